@@ -20,7 +20,7 @@ from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file
 
 from backend.models.wan.sparse_attention import BLOCKS as SPARSE_BLOCKS
-from backend.models.wan.sparse_weights import add_sparse_weights
+from backend.models.wan.sparse_attention import add_sparse_weights
 from backend.models.wan.spec import SPARSE
 from backend.schemas.noise_levels import noise_levels, timesteps_of_levels
 from training.train_transformer import TransformerTraining

@@ -109,10 +109,10 @@ class ModelPlan:
 
     Attributes:
         folder: the folder of the checkpoint, None if no checkpoint is read.
-        mesh: fixed sizes of the mesh axes by name, None for an axis whose size `layouts.plan_layouts` chooses.
+        mesh: fixed sizes of the mesh axes by name, None for an axis whose size `plans.plan_layouts` chooses.
         stages: the stages ("encode", "denoise", "decode") whose networks are loaded.
         quantize: number format of the transformers' large matrices, "off" for `dtype`.
-        num_copies: number of matrices of a layer of which every chip has a copy. If None, `layouts.plan_layouts` chooses it.
+        num_copies: number of matrices of a layer of which every chip has a copy. If None, `plans.plan_layouts` chooses it.
     """
 
     spec: ModelSpec

@@ -1,19 +1,19 @@
-"""The table of mesh plans, `plans.json`, with predicted seconds and bytes for each plan.
+"""Choose a model's mesh, and the matrices of a layer of which each chip has a copy, by the table of mesh plans, `plans.json`.
 
-A plan is a mesh, and the number of a layer's matrices that are replicated: each chip has a whole copy of them.
-
-`python -m benchmarks.tune_plan` writes the table. This module reads the table and chooses the best plan. For slices and models
-that are not in the table, `backend/models/layouts.py` has a rule.
+`python -m benchmarks.tune_plan` writes the table, with predicted seconds and bytes for each plan.
 """
 
 import dataclasses
 import functools
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from backend.chips import CHIPS, DEVICE_KINDS
-from backend.runtime.mesh import MeshPlan
+from backend.checkpoints.json_files import Config
+from backend.chips import CHIPS, DEVICE_KINDS, memory_bytes
+from backend.models.model import ModelPlan
+from backend.runtime.mesh import Layout, MeshPlan, plan_copies, plan_mesh
 
 TABLE = Path(__file__).with_name("plans.json")
 MOST_MEMORY = 0.75  # share of a chip's memory that a plan may use; the rest is for fragmentation and the runtime
@@ -74,22 +74,15 @@ class TunedPlan:
 def describe_subject(
     device_kind: str, num_devices: int, sizes: Mapping[str, int], num_layers: int, num_transformers: int
 ) -> Subject | None:
-    """Return the `Subject` under which the table has the plans for these devices and this model.
+    """Return the `Subject` under which the table has the plans for these devices and this model, None for unknown devices.
 
     `sizes` are the bytes of a layer's matrices by name.
-
-    Returns None for an unknown kind of device.
     """
     chip = DEVICE_KINDS.get(device_kind)
     if chip is None:
         return None
-    return Subject(
-        chip=chip,
-        devices=num_devices,
-        transformers=num_transformers,
-        layers=num_layers,
-        layer_bytes=sum(sizes.values()),
-    )
+    layer_bytes = sum(sizes.values())
+    return Subject(chip=chip, devices=num_devices, transformers=num_transformers, layers=num_layers, layer_bytes=layer_bytes)
 
 
 def best_plan(subject: Subject | None) -> TriedPlan | None:
@@ -99,29 +92,64 @@ def best_plan(subject: Subject | None) -> TriedPlan | None:
 
 @functools.cache
 def read_table() -> tuple[TunedPlan, ...]:
-    """Read all rows of the table."""
-    return tuple(_parse_line(entry) for entry in json.loads(TABLE.read_text("utf-8")))
+    rows = []
+    for entry in json.loads(TABLE.read_text("utf-8")):
+        subject = Subject(**{field.name: entry[field.name] for field in dataclasses.fields(Subject)})
+        tried = tuple(
+            TriedPlan(mesh=MeshPlan(dp=dp, sp=sp, tp=tp), copies=copies, seconds=seconds, hbm_bytes=size)
+            for dp, sp, tp, copies, seconds, size in entry["tried"]
+        )
+        rows.append(TunedPlan(subject=subject, preset=entry["preset"], tried=tried))
+    return tuple(rows)
 
 
 def write_table(lines: list[TunedPlan]) -> None:
     """Write the table, sorted by subject. Each row is one line of the file."""
-    ordered = sorted(lines, key=lambda line: dataclasses.astuple(line.subject))
-    TABLE.write_text("[\n" + ",\n".join(json.dumps(_format_line(line)) for line in ordered) + "\n]\n", "utf-8")
+    rows = []
+    for line in sorted(lines, key=lambda line: dataclasses.astuple(line.subject)):
+        tried = [
+            [one.mesh.dp, one.mesh.sp, one.mesh.tp, one.copies, one.seconds, one.hbm_bytes]
+            for one in sorted(line.tried, key=lambda one: (one.mesh.tp, one.mesh.sp, one.copies))
+        ]
+        rows.append(json.dumps(dataclasses.asdict(line.subject) | {"preset": line.preset, "tried": tried}))
+    TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n", "utf-8")
     read_table.cache_clear()
 
 
-def _parse_line(entry: dict) -> TunedPlan:
-    subject = {field.name: entry[field.name] for field in dataclasses.fields(Subject)}
-    tried = [
-        TriedPlan(mesh=MeshPlan(dp=dp, sp=sp, tp=tp), copies=copies, seconds=seconds, hbm_bytes=size)
-        for dp, sp, tp, copies, seconds, size in entry["tried"]
-    ]
-    return TunedPlan(subject=Subject(**subject), preset=entry["preset"], tried=tuple(tried))
+def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], dict[str, int]]) -> tuple[Layout, Layout]:
+    """Return the layouts for guided and for unguided steps. Weights have the same shardings in both layouts.
 
+    The sizes in `plan.mesh` come first, then the sizes in the table `plans.json`, then the choice of `backend.runtime.mesh`. For
+    unguided steps, only the size of tp is taken from `plan.mesh` or from the table.
 
-def _format_line(line: TunedPlan) -> dict:
-    tried = [
-        [one.mesh.dp, one.mesh.sp, one.mesh.tp, one.copies, one.seconds, one.hbm_bytes]
-        for one in sorted(line.tried, key=lambda one: (one.mesh.tp, one.mesh.sp, one.copies))
-    ]
-    return dataclasses.asdict(line.subject) | {"preset": line.preset, "tried": tried}
+    `plan.num_copies` is the number of matrices that are copied. Without it, the table sets the number if the mesh of guided steps
+    is the table's mesh and the matrices are not quantized. Otherwise `plan_copies` chooses the matrices.
+
+    Args:
+        layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The
+            matrices whose copies save the most time come first.
+
+    Raises: RequestError for an illegal mesh.
+    """
+    config = plan.configs["transformer"]
+    full_sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]
+    kind, experts, layers = plan.devices[0].device_kind, plan.spec.num_experts, config["num_layers"]
+    best = best_plan(describe_subject(kind, len(plan.devices), full_sizes, layers, experts))
+    is_quantized = plan.quantize != "off"
+    sizes = layer_matrix_bytes(config, 1) if is_quantized else full_sizes
+    asked = {axis: size for axis, size in plan.mesh.items() if size is not None}
+    wished = asked or (dataclasses.asdict(best.mesh) if best else {})
+    plans = []
+    for is_guided in (True, False):
+        fixed = {axis: size for axis, size in wished.items() if is_guided or axis == "tp"}
+        plans.append(plan_mesh(len(plan.devices), heads=heads, is_guided=is_guided, fixed=fixed))
+    if plan.num_copies is not None:
+        copied = frozenset(itertools.islice(sizes, plan.num_copies))
+    elif best and plans[0] == best.mesh and not is_quantized:
+        copied = frozenset(itertools.islice(sizes, best.copies))
+    else:
+        copied = plan_copies(sizes, layers, plans[0], memory_bytes(kind), experts)
+    guided = Layout.create(
+        plans[0], plan.devices, copied, copies_on_demand=experts > 1, runtime=plan.runtime, quantize=plan.quantize
+    )
+    return guided, guided.regroup(plans[1])

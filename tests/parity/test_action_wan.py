@@ -20,10 +20,10 @@ from transformers import CLIPVisionModel
 
 from backend.media.pictures import crop_to, load_checked_image
 from backend.media.video import read_frames
+from backend.models.causal_wan.action_model import STILL_FRAMES
 from backend.models.causal_wan.action_spec import PIPELINES, TRANSFORMERS, read_action_shape
 from backend.models.causal_wan.actions import parameter_shapes
 from backend.models.causal_wan.model import draw_noise, noise_key_data
-from backend.models.causal_wan.picture import STILL_FRAMES
 from backend.models.model import VIDEO
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module

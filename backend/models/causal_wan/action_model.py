@@ -5,19 +5,19 @@ the last actions of the previous block, which are in the step state.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from backend.models.causal_wan.action_spec import ActionWanSpec, diffusers_name
 from backend.models.causal_wan.action_transformer import ActionDenoiser, SteeredContext
 from backend.models.causal_wan.actions import Steering
 from backend.models.causal_wan.model import BlockStepContext, BlockStepState, CausalWanModel, check_unguided, noise_key_data
-from backend.models.causal_wan.picture import STILL_FRAMES, cut_block_channels
 from backend.models.causal_wan.transformer import Window
-from backend.models.common.pixels import cast_to, image_to_pixels
+from backend.models.common.pixels import image_to_pixels
 from backend.models.common.whole_clip import transformer_part
 from backend.models.model import (
     VIDEO,
@@ -30,7 +30,7 @@ from backend.models.model import (
     StepState,
     Weights,
 )
-from backend.models.wan.conditions import encode_clip, image_channels, image_mask
+from backend.models.wan.conditions import encode_image_channels
 from backend.models.wan.image_encoder import WholeImageEncoder
 from backend.models.wan.transformer import ImageChannels
 from backend.runtime.mesh import Layout
@@ -38,6 +38,14 @@ from backend.runtime.work import Call, Effects, OnHost, Put
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan
 from backend.weights.stacked import StackedWeights
+
+STILL_FRAMES = 30
+"""Number of different latent frames in a clip that is grey after its first frame. All later latent frames equal the last of them.
+
+Derived from diffusers' `WanEncoder3d` with two residual blocks per level, whose causal convolutions see two frames back. There
+are 9 such convolutions at the latent frame rate, 4 and a stride at twice that rate, and 9 and a stride at the pixel frame rate.
+Together they reach 112 pixel frames back, so latent frame 29 is the first that does not see the image.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,11 +94,9 @@ class ActionWanModel(CausalWanModel):
         return diffusers_name
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """See `Model`. For a request with a prompt, the note states that the model reads no prompt."""
         return ["The model reads no prompt: it only names the video"] if request.prompt else []
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """See `Model`. Returns only `example`, because the model reads no prompt."""
         return [example]
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
@@ -109,27 +115,22 @@ class ActionWanModel(CausalWanModel):
         max_frames = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, max_frames))
         pixels = image_to_pixels(images[0], self.dtype)
-        pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights["vae"], geometry, pixels)
-        mask = image_mask(geometry, has_last=False)
-        conditions["image_channels"] = yield OnHost(image_channels, (mask, *pieces))
+        encoders = programs.encode_first, programs.encode_next
+        conditions["image_channels"] = yield from encode_image_channels(*encoders, weights["vae"], geometry, pixels)
         return PromptConditions(full=conditions)
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        num_images = len(self._input_images(request))
+        num_images = len(request.inputs().get("image", ()))
         frames = min(request.geometry().num_latent_frames, STILL_FRAMES) if num_images else 0
         return {"image_encoder": num_images * self._image_encoder.num_tokens}, frames
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
-        """Compute the cross-attention's keys and values for the image, and the actions that the next block sees.
-
-        `step_state` is the step state after the previous block. Without `step_state`, create the step state of the first block.
-        Raises: RequestError if the step has guidance.
-        """
+        """See `Model`. Raises: RequestError if the step has guidance."""
         check_unguided(step_plan)
         programs = self._programs(False)
-        image = yield OnHost(cast_to(self.dtype), (conditions["image_seen"],))
+        image = yield OnHost(lambda xp, image: image.astype(self.dtype), (conditions["image_seen"],))
         text = yield Call(programs.prepare_text, (weights[transformer_part(0)], None, None, image))
         noise_key = yield Put(noise_key_data(request.seed), programs.layout.replicated)
         own = ActionInputs(
@@ -156,10 +157,7 @@ class ActionWanModel(CausalWanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`.
-
-        The keys and values of the block's clean latents replace the keys and values that the block's last step stored.
-        """
+        """See `CausalWanModel`."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         before = self._earlier_actions(step_context, step_state.own.past_actions)
         block_actions = np.tile(step_context.own.action, (self.spec.shape.stride * clean[VIDEO].shape[2], 1))
@@ -180,7 +178,11 @@ class ActionWanModel(CausalWanModel):
         block_actions = np.tile(own.action, (self.spec.shape.stride * frames - 1, 1))
         actions = np.concatenate([self._earlier_actions(step_context, past_actions), block_actions])
         steering = yield from denoiser.block_steering(actions, step_state.first, frames)
-        cut = functools.partial(cut_block_channels, first=step_state.first, frames=frames)
+        numbers = np.arange(step_state.first, step_state.first + frames)
+
+        def cut(xp: ModuleType, channels: jax.Array) -> jax.Array:
+            return xp.take(channels, np.minimum(numbers, channels.shape[2] - 1), axis=2)  # later frames equal the last
+
         channels = yield OnHost(cut, (own.channels,))
         condition = yield Put(ImageChannels(values=channels), step_context.layout.replicated)
         state = ActionState(past_actions=past_actions, steering=steering, channels=condition)

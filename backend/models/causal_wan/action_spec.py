@@ -10,7 +10,6 @@ hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout o
 
 import dataclasses
 import re
-from collections.abc import Sequence
 
 from backend.checkpoints.json_files import AGAIN, Config
 from backend.chips import StepFlops
@@ -35,6 +34,9 @@ TRAINED_FRAMES = 15  # default length of the longest attention window in trainin
 # Number of keyboard keys -> length of the attention window in latent frames, used if config.json has no entry for the window.
 USUAL_WINDOWS = {2: 4, 4: 6, 7: 6}
 ACTIONS = "actions."  # prefix of the action modules' weights in this project; checkpoints have these weights inside the layers
+ACTION_ENTRIES = ("blocks", "heads_num", "hidden_size", "keyboard_dim_in", "keyboard_hidden_dim", "rope_dim_list", "rope_theta",
+                  "vae_time_compression_ratio", "windows_size")  # fmt: skip
+MOUSE_ENTRIES = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")  # needed unless `enable_mouse` is false
 NEEDED_ENTRIES = {
     "transformer": ("in_channels", "num_layers", "num_attention_heads", "attention_head_dim", "ffn_dim", "action_config"),
     "vae": ("z_dim",),
@@ -134,13 +136,17 @@ class ActionWanFamily(WanFamily):
 
     def read_spec(self, index: Config, configs: Configs) -> ActionWanSpec:
         """See `Family`."""
-        _check_networks(configs)
+        check_parts({part: ["diffusers", part] for part in configs}, configs, NEEDED_ENTRIES, "a whole checkpoint")
+        check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
+        latents = configs["vae"]["z_dim"]
+        if configs["transformer"]["in_channels"] != 2 * latents + vae_scales(configs)[1]:
+            raise channel_mismatch(configs, latents, SUPPORTED)
         spec = _make_spec(configs)
         check_window(spec)
         return spec
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`. FastVideo and diffusers use the same names for these tensors, so no name is converted."""
+        # FastVideo and diffusers use the same names for these tensors
         if part != "transformer":
             return super().distinctive_shapes(configs, part)
         config, shape = configs[part], read_action_shape(configs[part])
@@ -184,10 +190,11 @@ def diffusers_name(name: str) -> str:
 def read_action_shape(transformer: Config) -> ActionShape:
     """Read the action modules' sizes from a transformer's configuration. Raises: ModelError for unsupported entries."""
     config = transformer["action_config"]
-    missing = [name for name in _needed_entries(config) if name not in config]
+    has_mouse = config.get("enable_mouse", True)
+    missing = [name for name in ACTION_ENTRIES + (MOUSE_ENTRIES if has_mouse else ()) if name not in config]
     if missing:
         raise ModelError(f"transformer/config.json has no action_config.{missing[0]}:", "action modules need this entry", AGAIN)
-    stride, blocks, has_mouse = config["vae_time_compression_ratio"], list(config["blocks"]), config.get("enable_mouse", True)
+    stride, blocks, channels = config["vae_time_compression_ratio"], list(config["blocks"]), list(config["rope_dim_list"])
     shape = ActionShape(
         layers=len(blocks),
         heads=config["heads_num"],
@@ -200,20 +207,6 @@ def read_action_shape(transformer: Config) -> ActionShape:
         time_width=config["rope_dim_list"][0],
         theta=config["rope_theta"],
     )
-    _check_shape(shape, config, transformer, blocks)
-    return shape
-
-
-def _needed_entries(config: Config) -> Sequence[str]:
-    always = ("blocks", "heads_num", "hidden_size", "keyboard_dim_in", "keyboard_hidden_dim", "rope_dim_list", "rope_theta",
-              "vae_time_compression_ratio", "windows_size")  # fmt: skip
-    for_mouse = ("mouse_dim_in", "mouse_hidden_dim", "mouse_qk_dim_list")
-    return (*always, *for_mouse) if config.get("enable_mouse", True) else always
-
-
-def _check_shape(shape: ActionShape, config: Config, transformer: Config, blocks: list[int]) -> None:
-    """Check the action modules' configuration. Raises: ModelError for the first unsupported value."""
-    head_width, channels = shape.width // shape.heads, list(config["rope_dim_list"])
     is_same_mouse_shape = not shape.mouse_width or (
         shape.mouse_width == len(LOOKS["look-up"])
         and config["mouse_hidden_dim"] == shape.width
@@ -227,7 +220,7 @@ def _check_shape(shape: ActionShape, config: Config, transformer: Config, blocks
             "enable_keyboard=false": config.get("enable_keyboard", True),
             "qk_norm=false": config.get("qk_norm", True),
             "qkv_bias=true": not config.get("qkv_bias", False),
-            f"rope_dim_list={channels}": sum(channels) == head_width and shape.time_width % 2 == 0,
+            f"rope_dim_list={channels}": sum(channels) == shape.width // shape.heads and shape.time_width % 2 == 0,
             "a mouse of another shape": is_same_mouse_shape,
             f"img_hidden_size={config.get('img_hidden_size')}": config.get("img_hidden_size")
             in (None, transformer_width(transformer)),
@@ -236,18 +229,7 @@ def _check_shape(shape: ActionShape, config: Config, transformer: Config, blocks
     ]
     if wrong:
         raise unsupported_checkpoint(f"its action_config has {wrong[0]}", [SUPPORTED])
-
-
-def _check_networks(configs: Configs) -> None:
-    """Check the checkpoint's configurations.
-
-    Raises: ModelError if a network or an entry is missing, or if a network's class is not supported.
-    """
-    check_parts({part: ["diffusers", part] for part in configs}, configs, NEEDED_ENTRIES, "a whole checkpoint")
-    check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
-    latents = configs["vae"]["z_dim"]
-    if configs["transformer"]["in_channels"] != 2 * latents + vae_scales(configs)[1]:
-        raise channel_mismatch(configs, latents, SUPPORTED)
+    return shape
 
 
 def _make_spec(configs: Configs) -> ActionWanSpec:

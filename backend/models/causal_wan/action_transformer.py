@@ -7,7 +7,6 @@ Its cross-attention attends to the image's tokens.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
@@ -27,7 +26,7 @@ from backend.models.causal_wan.actions import (
     parameter_shapes,
 )
 from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
-from backend.models.common.flat_attention import Positions, rotary_angles
+from backend.models.common.flat_attention import rotary_angles
 from backend.models.common.modules import select_prefix
 from backend.models.common.transformer import layer_at
 from backend.models.wan.attention import TextKeys, text_keys
@@ -72,7 +71,7 @@ class ActionDenoiser(BlockDenoiser):
         self._shape = shape
 
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """Describe the shapes and shardings of the weights. The weights of the action modules are a separate stack."""
+        """See `StackedTransformer`. The weights of the action modules are a separate stack."""
         described, width = super().describe_weights(dtype), self.heads * self.head_width
         shapes = {
             name: jax.ShapeDtypeStruct((self._shape.layers, *shape), dtype)
@@ -87,7 +86,9 @@ class ActionDenoiser(BlockDenoiser):
         The model reads no text, so the caller passes None as `text` and `bias`.
         """
         assert image is not None, "the model reads no text"
-        tokens = self._embed_condition("image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype))
+        tokens = self._call_outer(
+            "condition_embedder.image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype)
+        )
 
         def one_layer(_, block: dict[str, jax.Array]):
             keys = call_module(self._block.attn2, select_prefix(self._gather_layer(block), "attn2."), text_keys, tokens)
@@ -97,14 +98,12 @@ class ActionDenoiser(BlockDenoiser):
         return TextContext(key=key, value=value, bias=None)
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """See `BlockDenoiser`. The keys and values of the action modules are replicated on all chips."""
         past, tokens = super().describe_past(latent_shape, dtype), self.frame_tokens(latent_shape)
-        actions = describe_action_ring(self._shape, self._window.frames, tokens, dtype)
+        actions = describe_action_ring(self._shape, self.window.frames, tokens, dtype)
         ring = SteeredRing(tokens=past.ring, actions=with_sharding(actions, self._layout.replicated))
         return dataclasses.replace(past, ring=ring)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of the arrays in a `Past`. `shapes` has the shapes of these arrays."""
         ring = cast(SteeredRing, shapes.ring)
         placed = super().past_sharding(dataclasses.replace(shapes, ring=ring.tokens))
         actions = with_sharding(ring.actions, self._layout.replicated)
@@ -135,7 +134,7 @@ class ActionDenoiser(BlockDenoiser):
         text, positions, layers = context.text, context.positions, self._model.config.num_layers
         frame = self.frame_tokens(latents.shape)
         starts, count = self._ring_places(past.frames, latents.shape)
-        modulation = time.token_modulations(hidden.shape[1])
+        modulation = time.per_token(time.modulation, hidden.shape[1])
 
         whole = (weights.stacks[BLOCKS], text.key, text.value)
         attend_to_both, feed = (functools.partial(part, layout=self._layout) for part in (attend, feed_forward))
@@ -151,7 +150,13 @@ class ActionDenoiser(BlockDenoiser):
             keys = TextKeys(key=key, value=value, bias=None)
             hidden = call_module(self._block, block, attend_to_both, hidden, keys, modulation, positions)
             place = ActionPlace(layer=index, places=starts // frame, count=count // frame)
-            hidden, actions = self._run_actions(parameters, hidden, positions, context.steering, ring.actions, place)
+            gathered = {  # every chip computes all tokens, without padding
+                name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value
+                for name, value in parameters.items()
+            }
+            tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
+            changed, actions = apply_actions(self._shape, gathered, tokens, context.steering, ring.actions, place)
+            hidden = self._layout.constrain(hidden.at[0, : positions.num_tokens].set(changed), TOKENS)
             hidden = call_module(self._block, block, feed, hidden, modulation)
             hidden = self._layout.constrain(hidden, TOKENS)
             return (hidden, SteeredRing(tokens=self._attention.ring, actions=actions)), None
@@ -167,20 +172,3 @@ class ActionDenoiser(BlockDenoiser):
         (hidden, tokens), _ = jax.lax.scan(plain, (hidden, ring.tokens), jnp.arange(self._shape.layers, layers))
         velocity = self._finish(weights, hidden, time, positions, latents.shape)
         return velocity, SteeredRing(tokens=tokens, actions=ring.actions)
-
-    def _run_actions(
-        self,
-        parameters: Mapping[str, jax.Array],
-        hidden: jax.Array,
-        positions: Positions,
-        steering: Steering,
-        ring: ActionRing,
-        place: ActionPlace,
-    ) -> tuple[jax.Array, ActionRing]:
-        """Run a layer's action module on the tokens `hidden` [1, S, D], but not on padding. Every chip computes all tokens."""
-        gathered = {
-            name: self._layout.gather(name, value, "whole") if value.ndim == 2 else value for name, value in parameters.items()
-        }
-        tokens = self._layout.constrain(hidden, P())[0, : positions.num_tokens]
-        changed, ring = apply_actions(self._shape, gathered, tokens, steering, ring, place)
-        return self._layout.constrain(hidden.at[0, : positions.num_tokens].set(changed), TOKENS), ring

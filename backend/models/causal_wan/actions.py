@@ -9,7 +9,7 @@ A latent frame sees the actions in some pixel frames before its last pixel frame
 
 The rotary embedding rotates queries and keys by the number of their latent frame. The window is the same as for the block's
 self-attention. Keys and values are in rings, with one entry for each latent frame in the window (see
-`backend.models.causal_wan.attention`).
+`backend.models.causal_wan.transformer`).
 
 Arrays have no separate axis for heads, because a head has fewer channels than a TPU register has lanes. Sums over a head's
 channels are products with a matrix of zeros and ones. The norms of queries and keys use no weights. The checkpoint has weights
@@ -127,29 +127,6 @@ def apply_actions(
     """
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
-    return _apply_keyboard(shape, parameters, hidden, steering, ring, place)
-
-
-def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
-    assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "the model reads a mouse"
-    frames, tokens = len(place.places), len(hidden) // len(place.places)
-    first = parameters["mouse_mlp.0.weight"]
-    mouse_part = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
-    joined = _multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + mouse_part[:, None]
-    inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
-    inner = _multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
-    normed = _layer_norm(inner.astype(hidden.dtype), parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"])
-    projected = _multiply(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
-    query, key, value = jnp.split(projected, 3, axis=-1)
-    query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
-    keys, ring_keys = _write_to_ring(ring.mouse_key, key, place)
-    values, ring_values = _write_to_ring(ring.mouse_value, value, place)
-    attended = _attend_to_same_place(shape, query, keys, values, place.count).reshape(len(hidden), -1)
-    hidden = hidden + _multiply(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
-    return hidden, dataclasses.replace(ring, mouse_key=ring_keys, mouse_value=ring_values)
-
-
-def _apply_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
     frames, dtype = len(place.places), hidden.dtype
     embedded = _multiply(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
     embedded = jax.nn.silu((embedded + parameters["keyboard_embed.0.bias"]).astype(dtype))
@@ -160,21 +137,46 @@ def _apply_keyboard(shape, parameters: Parameters, hidden: jax.Array, steering: 
     query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
     keys, ring_keys = _write_to_ring(ring.keyboard_key, key, place)
     values, ring_values = _write_to_ring(ring.keyboard_value, value, place)
-    attended = _attend_to_frames(shape, query, keys, values, place.count).reshape(len(hidden), -1)
+    # All tokens attend to one key per frame of the window [W, C]. One matrix product computes the scores of all heads.
+    head_matrix = _head_matrix(shape).astype(dtype)
+    spread_keys, spread_values = (array.astype(dtype)[:, :, None] * head_matrix for array in (keys, values))
+    scores = jnp.einsum("ftc,wch->fwth", query, spread_keys, preferred_element_type=jnp.float32)
+    shares = _attention_weights(shape, scores, place.count).astype(dtype)
+    attended = jnp.einsum("fwth,wch->ftc", shares, spread_values, preferred_element_type=jnp.float32)
+    attended = attended.astype(dtype).reshape(len(hidden), -1)
     hidden = hidden + _multiply(attended, parameters["proj_keyboard.weight"]).astype(dtype)
     return hidden, dataclasses.replace(ring, keyboard_key=ring_keys, keyboard_value=ring_values)
 
 
-def _multiply(value: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Multiply [..., C] by a matrix [C, N] with a float32 result."""
-    return jnp.einsum("...c,cn->...n", value, matrix, preferred_element_type=jnp.float32)
-
-
-def _layer_norm(value: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    wide = value.astype(jnp.float32)
+def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Steering, ring: ActionRing, place: ActionPlace):
+    assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "the model reads a mouse"
+    frames, tokens = len(place.places), len(hidden) // len(place.places)
+    first = parameters["mouse_mlp.0.weight"]
+    mouse_part = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
+    joined = _multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + mouse_part[:, None]
+    inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
+    inner = _multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
+    wide = inner.astype(hidden.dtype).astype(jnp.float32)  # of the layer norm
     centred = wide - wide.mean(axis=-1, keepdims=True)
     scale = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + LAYER_NORM_EPS)
-    return (centred * scale * weight.astype(jnp.float32) + bias.astype(jnp.float32)).astype(value.dtype)
+    weight, bias = parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"]
+    normed = (centred * scale * weight.astype(jnp.float32) + bias.astype(jnp.float32)).astype(hidden.dtype)
+    projected = _multiply(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
+    query, key, value = jnp.split(projected, 3, axis=-1)
+    query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
+    keys, ring_keys = _write_to_ring(ring.mouse_key, key, place)
+    values, ring_values = _write_to_ring(ring.mouse_value, value, place)
+    # each token attends to the tokens at the same place in all W frames of the window [W, T, C]
+    products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
+    shares = _attention_weights(shape, _head_sums(shape, products), place.count)
+    attended = (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
+    attended = attended.reshape(len(hidden), -1)
+    hidden = hidden + _multiply(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
+    return hidden, dataclasses.replace(ring, mouse_key=ring_keys, mouse_value=ring_values)
+
+
+def _multiply(value: jax.Array, matrix: jax.Array) -> jax.Array:
+    return jnp.einsum("...c,cn->...n", value, matrix, preferred_element_type=jnp.float32)
 
 
 def _head_matrix(shape: ActionShape) -> jax.Array:
@@ -223,37 +225,7 @@ def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tup
 
 
 def _attention_weights(shape: ActionShape, scores: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute the softmax of scores [F, W, ..., heads] over the window's W latent frames.
-
-    Only the first `count` of these latent frames are used.
-    """
+    """Compute the softmax of scores [F, W, ..., heads] over the first `count` of the window's W latent frames."""
     counts = (jnp.arange(scores.shape[1]) < count).reshape(-1, *[1] * (scores.ndim - 2))
     scaled = scores / np.sqrt(shape.width // shape.heads)
     return jax.nn.softmax(jnp.where(counts, scaled, -jnp.inf), axis=1)
-
-
-def _attend_to_same_place(
-    shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array
-) -> jax.Array:
-    """Compute attention [F, T, C] of each token to the tokens at the same place in all frames of the attention window.
-
-    `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, T, C] have T tokens for each of the
-    window's W frames, of which the first `count` are used.
-    """
-    products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
-    shares = _attention_weights(shape, _head_sums(shape, products), count)
-    return (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
-
-
-def _attend_to_frames(shape: ActionShape, query: jax.Array, keys: jax.Array, values: jax.Array, count: jax.Array) -> jax.Array:
-    """Compute the keyboard attention [F, T, C], in which all tokens attend to one key per frame of the attention window.
-
-    `query` [F, T, C] has T tokens for each of the block's F frames. `keys` and `values` [W, C] have one row for each of the
-    window's W frames, of which the first `count` are used. One matrix product computes the scores of all heads.
-    """
-    head_matrix = _head_matrix(shape).astype(query.dtype)
-    spread_keys, spread_values = (array.astype(query.dtype)[:, :, None] * head_matrix for array in (keys, values))
-    scores = jnp.einsum("ftc,wch->fwth", query, spread_keys, preferred_element_type=jnp.float32)
-    shares = _attention_weights(shape, scores, count).astype(query.dtype)
-    attended = jnp.einsum("fwth,wch->ftc", shares, spread_values, preferred_element_type=jnp.float32)
-    return attended.astype(query.dtype)

@@ -21,7 +21,7 @@ pass, in which a block also sees the later blocks.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -55,10 +55,7 @@ FIRST_BLOCK = "first_block"  # name of the condition with the input image's late
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockPrograms(Programs):
-    """Wan's programs, and `settle`, which computes the keys and values of a finished block for the later blocks.
-
-    `step` runs one denoising step of a block.
-    """
+    """Wan's programs, and `settle`, which computes the keys and values of a finished block for the later blocks."""
 
     denoiser: BlockDenoiser
     settle: Program
@@ -117,18 +114,34 @@ class CausalWanModel(WanModel):
         spec = self.spec
         window = Window(frames=spec.window, sink=spec.sink, trained=spec.trained)
         denoiser = self._make_denoiser(plan, layout, window)
+
+        def step(
+            weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
+        ) -> tuple[SamplerState, Past]:
+            """Denoise latents [1, C, F, H, W] float32 from one noise level to the next."""
+            velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
+            clean = state.sample - inputs.sigma * velocity
+            following = inputs.sigma * inputs.predictor[0]  # the next noise level: `predictor[0]` is its ratio to `sigma`
+            noise = draw_noise(noise_key, past.frames, inputs.sigma, clean.shape)
+            state = SamplerState(
+                sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean
+            )
+            return state, dataclasses.replace(past, ring=ring)
+
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
-        step = program(
-            "the denoising step",
-            _make_step_function(denoiser),
-            key="denoise_step",
-            donated=(1, 4),
-            places=lambda shapes: (with_sharding(shapes[0], layout.replicated), denoiser.past_sharding(shapes[1])),
-        )
-        settle = program(
-            "a finished block's keys", denoiser.commit_chunk, key="settle", donated=(3,), places=denoiser.past_sharding
-        )
-        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, step=step, settle=settle)
+        own = {
+            "step": program(
+                "the denoising step",
+                step,
+                key="denoise_step",
+                donated=(1, 4),
+                places=lambda shapes: (with_sharding(shapes[0], layout.replicated), denoiser.past_sharding(shapes[1])),
+            ),
+            "settle": program(
+                "a finished block's keys", denoiser.commit_chunk, key="settle", donated=(3,), places=denoiser.past_sharding
+            ),
+        }
+        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, **own)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
         return BlockDenoiser(plan.configs["transformer"], layout, window)
@@ -145,10 +158,7 @@ class CausalWanModel(WanModel):
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Effects[tuple[str, jax.Array]]:
-        """Encode the image as a still clip with the length of the first block.
-
-        Returns the name `FIRST_BLOCK` of the condition, and the latents.
-        """
+        """Encode the image as a still clip with the length of the first block."""
         pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
@@ -161,11 +171,9 @@ class CausalWanModel(WanModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[BlockStepContext, BlockStepState]]:
-        """Compute the cross-attention's keys and values for the prompt, and the step state.
+        """See `Model`. If `spec.recaches` is true, recompute the keys and values of earlier blocks for the new prompt.
 
-        `step_state` is the step state after the previous block. Without `step_state`, create the step state of the first block.
-        If `spec.recaches` is true, recompute the keys and values of earlier blocks for the new prompt. Otherwise they do not
-        change. Raises: RequestError if the step has guidance.
+        Raises: RequestError if the step has guidance.
         """
         check_unguided(step_plan)
         programs = self._programs(False)
@@ -186,9 +194,8 @@ class CausalWanModel(WanModel):
     ) -> Effects[BlockStepState]:
         """Commit the clean blocks in the attention window again, with the keys and values `text` of the new prompt.
 
-        The sink (the video's first latent frames) is recomputed only if the whole video is still in the window. Otherwise the
-        sink's keys do not change. In this case, every recomputed block sees the sink's keys as they are rotated for the video's
-        next block.
+        The sink is recomputed only if the whole video is still in the window. Otherwise, every recomputed block sees the sink's
+        keys as they are rotated for the video's next block.
         """
         spec, denoiser, first = self.spec, programs.denoiser, step_state.first
         is_whole = first <= spec.window
@@ -200,20 +207,19 @@ class CausalWanModel(WanModel):
                 positions = yield from denoiser.block_positions(clean.shape, begin)
                 following = begin + clean.shape[2] if is_whole else first
                 rotation = denoiser.sink_rotation(following, self._block_shape(request, following)[2])
-                arguments = (weights[transformer_part(0)], clean, _make_context(text, positions), past, rotation)
+                context = Context(text=text, positions=positions, condition=None)
+                arguments = (weights[transformer_part(0)], clean, context, past, rotation)
                 past = yield Call(programs.settle, arguments)
                 counted += clean.shape[2]
         return dataclasses.replace(step_state, past=past, uncounted=first - counted)
 
     def _make_first_state(self, programs: BlockPrograms, request: GenerationRequest) -> Effects[BlockStepState]:
-        """Return the step state before the first block. Yields work."""
         past = yield Zeros(programs.denoiser.describe_past(self.latent_shape(request), self.dtype))
         positions = yield from programs.denoiser.block_positions(self._block_shape(request, 0), 0)
         return BlockStepState(past=past, first=0, positions=positions)
 
     def _make_block_context(self, step_context: BlockStepContext, step_state: BlockStepState) -> Context:
-        """Return the inputs of a block's steps, except the block's latents."""
-        return _make_context(step_context.text, step_state.positions)
+        return Context(text=step_context.text, positions=step_state.positions, condition=None)
 
     def _block_shape(self, request: GenerationRequest, first: int) -> tuple[int, ...]:
         batch, channels, frames, height, width = self.latent_shape(request)
@@ -232,46 +238,19 @@ class CausalWanModel(WanModel):
         """See `WholeClipModel`. If the block is a still clip of the input image, the steps only insert the clip's latents."""
         if step_state.first == 0 and step_context.image_latents is not None:
             return dataclasses.replace(state, sample=step_context.image_latents, clean=step_context.image_latents), step_state
+        levels = [step_inputs]
         if step_state.first == 0 and request.steps < self.spec.first_steps:
-            return (yield from self._run_first_block(weights, request, step_context, state, step_inputs, step_state))
-        return (yield from self._run_step(weights, step_context, state, step_inputs, step_state))
-
-    def _run_first_block(
-        self,
-        weights: Weights,
-        request: GenerationRequest,
-        step_context: BlockStepContext,
-        state: SamplerState,
-        step_inputs: StepInputs,
-        step_state: BlockStepState,
-    ) -> Effects[tuple[SamplerState, BlockStepState]]:
-        """Run all steps of the first block in the request's first step. In later steps of this block, do nothing."""
-        if float(step_inputs.sigma) < ALL_NOISE:
-            return state, step_state
-        schedule = make_schedule(request.solver, self.spec.first_steps, request.flow_shift)
-        for index in range(schedule.steps):
-            own = make_step_inputs(schedule, index, float(step_inputs.guidance))
-            state, step_state = yield from self._run_step(weights, step_context, state, own, step_state)
+            # all steps of the first block run in the request's first step; in later steps, do nothing
+            schedule = make_schedule(request.solver, self.spec.first_steps, request.flow_shift)
+            is_first = float(step_inputs.sigma) >= ALL_NOISE
+            indices = range(schedule.steps if is_first else 0)
+            levels = [make_step_inputs(schedule, index, float(step_inputs.guidance)) for index in indices]
+        for own in levels:
+            context = self._make_block_context(step_context, step_state)
+            arguments = (weights[transformer_part(0)], state, own, context, step_state.past, step_context.noise_key)
+            state, past = yield Call(step_context.programs.step, arguments)
+            step_state = dataclasses.replace(step_state, past=past)
         return state, step_state
-
-    def _run_step(
-        self,
-        weights: Weights,
-        step_context: BlockStepContext,
-        state: SamplerState,
-        step_inputs: StepInputs,
-        step_state: BlockStepState,
-    ) -> Effects[tuple[SamplerState, BlockStepState]]:
-        arguments = (
-            weights[transformer_part(0)],
-            state,
-            step_inputs,
-            self._make_block_context(step_context, step_state),
-            step_state.past,
-            step_context.noise_key,
-        )
-        state, past = yield Call(step_context.programs.step, arguments)
-        return state, dataclasses.replace(step_state, past=past)
 
     def commit_chunk(
         self,
@@ -292,21 +271,13 @@ class CausalWanModel(WanModel):
         arguments = (weights[transformer_part(0)], clean, context, step_state.past, rotation)
         past = yield Call(step_context.programs.settle, arguments)
         positions = yield from denoiser.block_positions(shape, first)
-        blocks = self._list_clean_blocks(step_state, clean, first)
+        blocks = ()
+        if self.spec.recaches:  # the blocks that must be committed again if the prompt changes
+            blocks = (*step_state.clean, (step_state.first, clean))
+            blocks = tuple(block for block in blocks if block[0] >= first - self.spec.window)
         return dataclasses.replace(step_state, past=past, first=first, positions=positions, clean=blocks)
 
-    def _list_clean_blocks(self, step_state: BlockStepState, clean: jax.Array, first: int) -> tuple[tuple[int, jax.Array], ...]:
-        """List the clean latents of the blocks that must be committed again if the prompt changes.
-
-        Each entry starts with the number of the block's first latent frame. The next block starts at latent frame `first`.
-        """
-        if not self.spec.recaches:
-            return ()
-        blocks = (*step_state.clean, (step_state.first, clean))
-        return tuple(block for block in blocks if block[0] >= first - self.spec.window)
-
     def step_shape(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Return the shape of a block's latents [B, C, F, H, W]."""
         return self._block_shape(request, 0)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
@@ -317,7 +288,7 @@ class CausalWanModel(WanModel):
 
 
 def check_unguided(step_plan: StepPlan) -> None:
-    """Check that a step has no guidance. Raises: RequestError if it has guidance."""
+    """Raises: RequestError if the step has guidance."""
     if step_plan.is_guided:
         raise RequestError(
             f"guidance={step_plan.guidance:g}", "must be 1 for a model that generates videos live", "leave guidance out"
@@ -333,29 +304,8 @@ def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 
 
-def _make_context(text: TextContext, positions: Positions) -> Context:
-    return Context(text=text, positions=positions, condition=None)
-
-
 def draw_noise(noise_key: jax.Array, frames: jax.Array, sigma: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draw float32 noise for a step at noise level `sigma`, in the block that starts after `frames` latent frames."""
     key = jax.random.wrap_key_data(noise_key, impl="threefry2x32")
     step = jax.lax.bitcast_convert_type(sigma.astype(jnp.float32), jnp.int32)
     return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, frames), step), shape, jnp.float32)
-
-
-def _make_step_function(denoiser: BlockDenoiser) -> Callable:
-    def step(
-        weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
-    ) -> tuple[SamplerState, Past]:
-        """Denoise latents [1, C, F, H, W] float32 from one noise level to the next."""
-        velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
-        clean = state.sample - inputs.sigma * velocity
-        following = inputs.sigma * inputs.predictor[0]  # the next noise level: `predictor[0]` is its ratio to `sigma`
-        noise = draw_noise(noise_key, past.frames, inputs.sigma, clean.shape)
-        state = SamplerState(
-            sample=following * noise + (1 - following) * clean, before=state.sample, clean=clean, older=state.clean
-        )
-        return state, dataclasses.replace(past, ring=ring)
-
-    return step

@@ -1,8 +1,8 @@
 """Wan's transformer over one block of latent frames at a time. A block sees the earlier blocks through their keys and values.
 
-The keys and values of the latest latent frames are in a ring of fixed size. In the ring, a new frame replaces the oldest frame.
-Only the video's first frames, called the sink, are never replaced. Therefore one program computes every block of a video of any
-length. Memory and time per block do not grow with the length of the video.
+The keys and values of the latest latent frames are in a ring: an array of fixed size, in which a new frame replaces the oldest
+frame. Only the video's first frames, called the sink, are never replaced. Therefore one program computes every block of a video
+of any length. Memory and time per block do not grow with the length of the video.
 
 A frame's rotary angles follow from its number in the video, and are computed in float64. Attention depends only on the distance
 of two frames, which is the difference of their numbers. No distance within the ring is longer than in training. The distance to
@@ -13,7 +13,9 @@ Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """
 
 import dataclasses
+import functools
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +23,16 @@ import numpy as np
 from diffusers import WanTransformer3DModel
 
 from backend.checkpoints.json_files import Config
-from backend.models.causal_wan.attention import RingAttention
-from backend.models.common.flat_attention import rotary_angles
+from backend.models.common.flat_attention import FLAT_HEADS, rotary_angles
+from backend.models.wan.attention import KernelAttention
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser
+from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import Layout, as_leaf, with_sharding
-from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring
+from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring, ring_attention
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
+from kernels.attention import AttentionOptions, KvLengths
+from kernels.qkv import HeadBounds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,37 @@ class Past:
     sink: jax.Array | None
 
 
+class RingAttention(KernelAttention):
+    """An attention processor for `WanAttention` that writes keys and values into a ring, and attends to the keys in the ring.
+
+    diffusers' module has no argument for a ring. Therefore the caller sets `ring` and `place` before each layer, and reads the
+    updated `ring` after the layer.
+    """
+
+    ring: KeyRing
+    place: RingPlace
+
+    def _attend(self, num_tokens: int, head_width: int, *projected: Any) -> jax.Array:
+        def attend(query, keys, values, place: RingPlace, bounds: HeadBounds | None) -> jax.Array:
+            """Compute attention [B, S, W] to the first `place.count` keys [layers, B, S_kv, W] of the layer `place.layer`.
+
+            `place.count` is at least `num_tokens`. If it is S_kv, a faster branch without a mask runs.
+            """
+            options = AttentionOptions(layer=place.layer, tpu=dataclasses.replace(FLAT_HEADS, bounds=bounds))
+            heads = tuple(array.reshape(*array.shape[:-1], -1, head_width) for array in (query, keys, values))
+
+            def attend_to_some(*heads: jax.Array) -> jax.Array:
+                kv_lengths = KvLengths(values=place.count[None], minimum=num_tokens)
+                return attention(*heads, options=dataclasses.replace(options, kv_lengths=kv_lengths))
+
+            attend_to_all = functools.partial(attention, options=options)
+            attended = jax.lax.cond(place.count == keys.shape[2], attend_to_all, attend_to_some, *heads)
+            return attended.reshape(*attended.shape[:2], -1)
+
+        attended, self.ring = ring_attention(self._layout, attend, *projected, num_tokens, self.ring, self.place)
+        return attended
+
+
 class BlockDenoiser(Denoiser):
     """Shapes and modules of a causal transformer. Methods take the weights as an argument, and are pure."""
 
@@ -67,50 +103,37 @@ class BlockDenoiser(Denoiser):
         # Unknown entries, such as the entries about training, are left out, because diffusers' class rejects them.
         known = inspect.signature(WanTransformer3DModel.__init__).parameters
         super().__init__({name: value for name, value in config.items() if name in known}, layout)
-        self._window, self._attention = window, RingAttention(layout)
+        self.window, self._attention = window, RingAttention(layout)
         self._block.attn1.set_processor(self._attention)
-
-    @property
-    def window(self) -> Window:
-        return self._window
 
     def frame_tokens(self, latent_shape: tuple[int, ...]) -> int:
         """Return the number of tokens in one latent frame of latents [B, C, F, H, W]."""
         return self.num_tokens((*latent_shape[:2], 1, *latent_shape[3:]))
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """Describe the shapes and shardings of the `Past` with which a video starts.
-
-        `latent_shape` is the shape [B, C, F, H, W] of the video's latents.
-        """
+        """Describe the shapes and shardings of the `Past` with which a video with latents [B, C, F, H, W] starts."""
         tokens, layers = self.frame_tokens(latent_shape), self._model.config.num_layers
         width = self.heads * self.head_width
-        ring = describe_ring(self._layout, layers, self._window.frames * tokens, width, self.heads, dtype)
+        ring = describe_ring(self._layout, layers, self.window.frames * tokens, width, self.heads, dtype)
         sink = None
-        if self._window.sink:
-            shape = (*ring.key.shape[:2], self._window.sink * tokens, ring.key.shape[3])
+        if self.window.sink:
+            shape = (*ring.key.shape[:2], self.window.sink * tokens, ring.key.shape[3])
             sink = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding))
         return Past(ring=ring, frames=with_sharding(jax.ShapeDtypeStruct((), jnp.int32), self._layout.replicated), sink=sink)
 
     def past_sharding(self, shapes: Past) -> Past:
-        """Return the shardings of the arrays in a `Past`. `shapes` has the shapes of these arrays."""
         ring, sink = with_sharding((shapes.ring, shapes.sink), self._layout.sharding(RING))
         return Past(ring=ring, frames=with_sharding(shapes.frames, self._layout.replicated), sink=sink)
 
     def block_positions(self, latent_shape: tuple[int, ...], first: int) -> Work:
         """Compute the rotary embedding of a block's latents [B, C, F, H, W] from latent frame `first` on. Yields work."""
-        positions = yield from self.positions(
-            latent_shape, rotary_angles(np.arange(first, first + latent_shape[2]), self._rope.t_dim)
-        )
-        return positions
+        angles = rotary_angles(np.arange(first, first + latent_shape[2]), self._rope.t_dim)
+        return (yield from self.positions(latent_shape, angles))
 
     def sink_rotation(self, first: int, frames: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cosine and sine that rotate the sink's keys for a block of `frames` latent frames from frame `first` on.
-
-        The sink is the video's first latent frames. Cosine and sine are arrays [D], for the D channels of a head.
-        """
+        """Return the cosine and sine [D] that rotate the sink's keys for a block of `frames` latent frames from `first` on."""
         cosine, sine = np.ones(self.head_width), np.zeros(self.head_width)
-        angles = rotary_angles(np.array([max(0, first + frames - self._window.trained)]), self._rope.t_dim)[0]
+        angles = rotary_angles(np.array([max(0, first + frames - self.window.trained)]), self._rope.t_dim)[0]
         cosine[: len(angles)], sine[: len(angles)] = np.cos(angles), np.sin(angles)
         return cosine.astype(np.float32), sine.astype(np.float32)
 
@@ -119,8 +142,8 @@ class BlockDenoiser(Denoiser):
     ) -> tuple[jax.Array, KeyRing]:
         """Predict the velocity (noise - data) [1, C, F, H, W] float32 of a block's `latents`.
 
-        Returns the velocity, and the ring with the keys and values of these latents. Later steps of the block overwrite these
-        keys and values. The commit of the clean block overwrites them last.
+        Returns the velocity, and the ring with the keys and values of these latents. Later steps of the block and the commit of
+        the clean block overwrite these keys and values.
         """
         (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions = context.text, context.positions
@@ -137,12 +160,11 @@ class BlockDenoiser(Denoiser):
         return self._finish(weights, hidden, time, positions, latents.shape), ring
 
     def _ring_places(self, frames: jax.Array, latent_shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-        """Return the index in the ring of keys and values at which the tokens of each frame of a block start.
+        """Return the indices in the ring at which the tokens of each frame of a block start, for `frames` earlier latent frames.
 
-        Also return the number of tokens in the ring after the block is written. `frames` is the number of latent frames before
-        the block.
+        Also return the number of tokens in the ring after the block is written.
         """
-        window, tokens = self._window, self.frame_tokens(latent_shape)
+        window, tokens = self.window, self.frame_tokens(latent_shape)
         numbers = frames + jnp.arange(latent_shape[2])
         rolling = window.sink + (numbers - window.sink) % (window.frames - window.sink)
         places = jnp.where(numbers < window.sink, numbers, rolling)
@@ -151,22 +173,17 @@ class BlockDenoiser(Denoiser):
     def commit_chunk(
         self, weights: StackedWeights, clean: jax.Array, context: Context, past: Past, rotation: tuple[jax.Array, jax.Array]
     ) -> Past:
-        """Add a block with the `clean` latents to the past.
-
-        `rotation` rotates the keys of the sink, the video's first latent frames, for the next block.
-        """
+        """Add a block with the `clean` latents to the past. `rotation` rotates the sink's keys for the next block."""
         _, ring = self.block_velocity(weights, clean, jnp.float32(0), context, past)
         sink = past.sink
         if sink is not None:
             tokens = sink.shape[2]
-            sink = jnp.where(past.frames < self._window.sink, ring.key[:, :, :tokens], sink)
-            ring = dataclasses.replace(ring, key=ring.key.at[:, :, :tokens].set(_rotate_keys(sink, *rotation)))
+            sink = jnp.where(past.frames < self.window.sink, ring.key[:, :, :tokens], sink)
+            # rotate each pair of neighbouring channels of the keys [..., heads * D]
+            cosine, sine = rotation
+            heads = sink.astype(jnp.float32).reshape(*sink.shape[:-1], -1, len(cosine))
+            pairs = heads.reshape(*heads.shape[:-1], -1, 2)
+            across = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)
+            rotated = (heads * cosine + across * sine).astype(sink.dtype).reshape(sink.shape)
+            ring = dataclasses.replace(ring, key=ring.key.at[:, :, :tokens].set(rotated))
         return Past(ring=ring, frames=past.frames + clean.shape[2], sink=sink)
-
-
-def _rotate_keys(keys: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Rotate each pair of neighbouring channels of keys [..., heads * D]. `cosine` and `sine` are [D], the same for all heads."""
-    heads = keys.astype(jnp.float32).reshape(*keys.shape[:-1], -1, len(cosine))
-    pairs = heads.reshape(*heads.shape[:-1], -1, 2)
-    across = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1).reshape(heads.shape)
-    return (heads * cosine + across * sine).astype(keys.dtype).reshape(keys.shape)

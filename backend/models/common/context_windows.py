@@ -8,7 +8,7 @@ program as a video that is as long as the window.
 """
 
 import dataclasses
-from typing import Any, Protocol
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -23,47 +23,26 @@ from backend.schemas.windows import Window, windows_at
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowPrograms:
-    """The programs of context windows.
-
-    `cut` extracts a window from the sampler state. `add` adds a denoised window to the weighted sum of all windows.
-    """
+    """`cut` extracts a window from the sampler state. `add` adds a denoised window to the weighted sum of all windows."""
 
     cut: Program
     add: Program
 
 
-class WindowContexts(Protocol):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowContexts:
     """The inputs of the step program that are the same in all steps, for each window.
 
     Attributes:
-        programs: the programs that cut and blend windows.
         length: number of latent frames in a window.
         lead: number of latent frames before the first frame of the video, such as reference images. Every window includes them.
+        for_window: computes the step program's inputs for a window. Yields work.
     """
 
     programs: WindowPrograms
     length: int
-    lead: int
-
-    def for_window(self, window: Window) -> Work:
-        """Compute the step program's inputs for this window that are the same in all steps. Yields work."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ContextsByPlace:
-    """`WindowContexts` with three sets of inputs: for the first window, for the last, and for all windows between them."""
-
-    programs: WindowPrograms
-    length: int
-    first: Any
-    inner: Any
-    last: Any
     lead: int = 0
-
-    def for_window(self, window: Window) -> Work:
-        """See `WindowContexts`."""
-        yield from ()
-        return self.first if window.is_first else self.last if window.is_last else self.inner
+    for_window: Callable[[Window], Work]
 
 
 def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
@@ -98,8 +77,8 @@ def step_in_windows(
 def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
     """Return a window of the sampler state: `len(shares)` latent frames of the video, starting at latent frame `begin`.
 
-    The state can start with frames that precede the video, such as reference images. The result starts with the same frames. The
-    length of `leading` is the number of these frames. If no frames precede the video, pass None.
+    The length of `leading` is the number of frames that precede the video, such as reference images. The result starts with the
+    same frames. If no frames precede the video, pass None.
     """
     lead = 0 if leading is None else len(leading)
 
@@ -113,8 +92,8 @@ def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
     """Add a denoised window to `blend`, the weighted sum of all windows.
 
-    The window's F frames are multiplied by the weights `shares` [F] and added to the video, starting at frame `begin`. Frames
-    that precede the video, such as reference images, have the weights `leading`. They are added at the start of `blend`.
+    The window's F frames have the weights `shares` [F], and start at frame `begin`. Frames that precede the video have the
+    weights `leading`, and are added at the start of `blend`.
     """
     lead = 0 if leading is None else len(leading)
 

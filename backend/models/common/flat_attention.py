@@ -94,8 +94,7 @@ def attend_flat(
 ) -> jax.Array:
     """Compute attention on arrays [B, S, W] whose W channels are all heads side by side.
 
-    Queries see only the first `num_keys` keys. `kv_lengths` sets a separate limit for each sample. By default, queries see all
-    keys.
+    Queries see only the first `num_keys` keys, by default all. `kv_lengths` sets a separate limit for each sample.
     """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (query, key, value))
     tpu = dataclasses.replace(FLAT_HEADS, bounds=bounds)

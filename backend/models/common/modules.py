@@ -17,17 +17,15 @@ OLD_PREFIX = "vision_model."  # transformers 4 writes it before each tensor name
 
 
 def parameter_shapes(module: torch.nn.Module, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of the module's parameters by name."""
     return {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in module.state_dict().items()}
 
 
 def select_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
-    """Return the parameters whose names start with `prefix`. The returned names omit the prefix."""
+    """Return the parameters whose names start with `prefix`, without the prefix in their names."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def module_parameters(state: Mapping[str, jax.Array], name: str) -> dict[str, jax.Array]:
-    """Return the parameters of one submodule, by their names without the submodule's name."""
     return select_prefix(state, f"{name}.")
 
 
@@ -42,10 +40,7 @@ def network_settings(config: Config) -> dict[str, Any]:
 
 
 def to_transformers_5_name(name: str) -> str:
-    """Remove the prefix that version 4 of the transformers library writes before the tensor names of a vision encoder.
-
-    Version 5 writes no prefix.
-    """
+    """Remove the prefix that version 4 of the transformers library writes before the tensor names of a vision encoder."""
     return name.removeprefix(OLD_PREFIX)
 
 
@@ -55,10 +50,8 @@ class Encoder:
     _model: torch.nn.Module
 
     def describe_weights(self, dtype: jnp.dtype, layout: Layout) -> dict[str, jax.Array]:
-        """Return the shapes and shardings of the weights."""
         return layout.describe_weights(parameter_shapes(self._model, dtype), functools.partial(self.weight_spec, layout))
 
     @staticmethod
     def weight_spec(layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """Return the partition of one weight over the mesh."""
         return layout.outer_weight(name, shape)

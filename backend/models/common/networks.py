@@ -4,14 +4,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax.numpy as jnp
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from backend.checkpoints.json_files import AGAIN
 from backend.chips import memory_bytes
 from backend.errors import ModelError
 from backend.models.common.modules import Encoder
-from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.models.model import ModelPlan, Network, Stage
 from backend.runtime.mesh import Layout
 from backend.weights.host_offload import (
@@ -34,10 +32,9 @@ def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout
 
 
 def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes: int, **options: object) -> Network:
-    """Describe the text encoder.
+    """Describe the text encoder. Its weights stay in host memory if a device has too little memory for all networks.
 
-    `others_bytes` is the size of the other networks on a device. The encoder's weights stay in host memory if a device has too
-    little memory for the encoder and the other networks.
+    `others_bytes` is the size of the other networks on a device.
     """
     network = encoder_network("text_encoder", encoder, plan, layout, **options)
     own, memory = device_bytes(network.described, network.tied), memory_bytes(plan.devices[0].device_kind)
@@ -63,25 +60,8 @@ def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Ne
     )
 
 
-def autoencoder_network(vae: StreamedAutoencoder, dtype: jnp.dtype) -> Network:
-    """Describe the video autoencoder.
-
-    The stages "encode", "denoise" and "decode" all need the autoencoder. Denoising decodes previews.
-    """
-    return Network(
-        part="vae",
-        stages=ENCODE | DENOISE | DECODE,
-        described=vae.describe_weights(dtype),
-        arrange=vae.arrange,
-        arranged=vae.describe_arranged(dtype),
-    )
-
-
 def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
-    """Return `read(path)`, where `path` is the folder `name` in the checkpoint's folder. Return None without a checkpoint.
-
-    Raises: ModelError if the folder is missing or broken.
-    """
+    """Return `read(path)` of the checkpoint's folder `name`, None without a checkpoint. Raises: ModelError if it is broken."""
     if plan.folder is None:
         return None
     try:
@@ -93,8 +73,5 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer in the checkpoint's folder `name`. Return None if `plan` has no `folder`.
-
-    Raises: ModelError if the folder is missing or broken.
-    """
+    """Read the tokenizer in the checkpoint's folder `name`, like `read_part`."""
     return read_part(plan, name, AutoTokenizer.from_pretrained)

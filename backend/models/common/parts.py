@@ -15,19 +15,17 @@ from backend.models.spec import SPARSE, Configs, SparseAttention, unsupported_ch
 
 
 def transformer_width(transformer: Config) -> int:
-    """Return the number of channels of a token in the transformer."""
     return transformer["num_attention_heads"] * transformer["attention_head_dim"]
 
 
 def apply_patterns(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """Apply all patterns to the name, one after the other. A pattern is a regular expression and its replacement."""
+    """Apply all patterns, which are regular expressions and their replacements, one after the other."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def with_sparse_attention(checkpoint: Checkpoint, method: SparseAttention | None) -> Checkpoint:
-    """Return the checkpoint with `method` as its transformers' sparse attention. Without a `method`, return it unchanged."""
     if method is None:
         return checkpoint
     configs = {

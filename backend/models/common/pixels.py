@@ -3,18 +3,15 @@
 The argument `xp` is the module that computes: numpy, or jax.numpy where only the shapes of the results are computed.
 """
 
-from collections.abc import Callable
 from types import ModuleType
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 from PIL import Image
 
 
 def image_to_pixels(picture: Image.Image, dtype: DTypeLike) -> np.ndarray:
-    """Convert an image to [1, 3, 1, height, width] in [-1, 1]."""
     return clip_to_pixels(np.asarray(picture)[None], dtype)
 
 
@@ -24,7 +21,6 @@ def clip_to_pixels(frames: np.ndarray, dtype: DTypeLike) -> np.ndarray:
 
 
 def join_frames(xp: ModuleType, *pieces: jax.Array) -> jax.Array:
-    """Join latent frames [1, C, F, H, W] along F, in float32."""
     return xp.concatenate([as_float32(xp, piece) for piece in pieces], axis=2)
 
 
@@ -35,8 +31,3 @@ def replace_first_frames(xp: ModuleType, first: jax.Array, latents: jax.Array) -
 
 def as_float32(xp: ModuleType, array: jax.Array) -> jax.Array:
     return array.astype(np.float32)
-
-
-def cast_to(dtype: jnp.dtype) -> Callable[[ModuleType, jax.Array], jax.Array]:
-    """Return a function of (xp, array) that casts the array to `dtype`."""
-    return lambda xp, array: array.astype(dtype)

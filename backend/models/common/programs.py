@@ -3,11 +3,8 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-import jax
-
-from backend.models.common.step_cache import StepCache
 from backend.models.common.transformer import ClipTransformer
 from backend.models.common.video_autoencoder import StreamedAutoencoder
 from backend.runtime.mesh import Layout
@@ -15,12 +12,6 @@ from backend.runtime.program import Compiler, Program
 from backend.sampling.fresh_noise import add_fresh_noise
 from backend.sampling.solvers import SamplerState, StepInputs, guide, guide_by_zero_star, take_guided_step, take_still_step
 from backend.weights.stacked import StackedWeights
-
-
-class Embedder(Protocol):
-    """A text or image encoder."""
-
-    embed: Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,13 +52,15 @@ class ClipPrograms:
 def common_programs(
     denoiser: ClipTransformer,
     vae: Any,  # a `StreamedAutoencoder` with the family's own `encode_image`
-    text: Embedder | None,
-    image: Embedder | None,
+    text: Any,  # the encoder, None if the model has no such encoder
+    image: Any,
     layout: Layout,
     compiler: Compiler,
 ) -> dict[str, Any]:
     """Return the fields of `ClipPrograms` by name: the networks, and the programs created for them."""
     program = functools.partial(Program, layout=layout, compiler=compiler)
+    stepping = functools.partial(program, donated=(1,))
+    plain = _step_function(denoiser, denoiser.velocity)
     decoding = functools.partial(program, donated=(2,) if vae.uses_up_caches else (), places=vae.decoded_sharding)
     return {
         "layout": layout,
@@ -76,81 +69,47 @@ def common_programs(
         "embed_text": text and program("the text encoder", text.embed, key="text_encode"),
         "embed_image": image and program("the image encoder", image.embed, key="image_embed"),
         "encode_image": program("the encoder", vae.encode_image, key="image_encode"),
-        "step": program("the denoising step", _step_function(denoiser), key="denoise_step", donated=(1,)),
-        "small_step": program("the step at half the size", _step_function(denoiser), key="small_step", donated=(1,)),
-        "zero_star_step": program(
+        "step": stepping("the denoising step", plain, key="denoise_step"),
+        "small_step": stepping("the step at half the size", plain, key="small_step"),
+        "zero_star_step": stepping(
             "the denoising step of CFG-Zero*",
-            _step_function(denoiser, guide_by_zero_star),
+            _step_function(denoiser, denoiser.velocity, guide_by_zero_star),
             key="denoise_step_zero_star",
-            donated=(1,),
         ),
         "still_step": program("a step that is left out", take_still_step, key="denoise_step_still", donated=(0,)),
-        "kept_step": program(
+        "kept_step": stepping(
             "the denoising step that others reuse",
-            _kept_step_function(denoiser),
+            _step_function(denoiser, denoiser.kept_velocity),
             key="denoise_step_kept",
-            donated=(1,),
             places=denoiser.kept_sharding,
         ),
-        "reused_step": program(
-            "a step that reuses another", _reused_step_function(denoiser), key="denoise_step_reused", donated=(1,)
+        "reused_step": stepping(
+            "a step that reuses another", _step_function(denoiser, denoiser.reused_velocity), key="denoise_step_reused"
         ),
         "add_noise": program("the noise of a step", add_fresh_noise, key="fresh_noise", donated=(0,)),
         "cached_step": program(
             "the denoising step with its cache",
-            _cached_step_function(denoiser),
+            _step_function(denoiser, denoiser.cached_velocity),
             key="denoise_step_cached",
             donated=(1, 4),
-            places=denoiser.cached_sharding,
+            places=denoiser.kept_sharding,
         ),
         "decode_first": decoding("the decoder's first frame", vae.decode_first, key="vae_decode_first"),
         "decode_next": decoding("the decoder", vae.decode_next, key="vae_decode_next"),
     }
 
 
-def _step_function(denoiser: ClipTransformer, guided: Callable = guide) -> Callable:
-    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object) -> SamplerState:
-        """Take one denoising step, with or without guidance. Latents are [1, C, F, H, W] float32."""
-        velocity = denoiser.velocity(weights, state.sample, denoiser.times(inputs), context)
-        return take_guided_step(state, velocity, inputs, guided)
+def _step_function(denoiser: ClipTransformer, predict: Callable, guided: Callable = guide) -> Callable:
+    """Return the function of a step. `predict` is a method of `denoiser` that returns the velocity.
 
-    return step
+    If `predict` returns further values, the function returns them after the sampler state. If the function gets further
+    arguments, such as a step cache, it passes them to `predict`.
+    """
 
-
-def _kept_step_function(denoiser: ClipTransformer) -> Callable:
-    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object) -> tuple[SamplerState, jax.Array]:
-        """Take one denoising step. Also return the change that all layers made to the tokens."""
-        velocity, added = denoiser.kept_velocity(weights, state.sample, denoiser.times(inputs), context)
-        return take_guided_step(state, velocity, inputs), added
-
-    return step
-
-
-def _reused_step_function(denoiser: ClipTransformer) -> Callable:
-    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object, added: jax.Array) -> SamplerState:
-        """Take one denoising step without running layers: add the change of the tokens that an earlier step's layers made."""
-        velocity = denoiser.reused_velocity(weights, state.sample, denoiser.times(inputs), context, added)
-        return take_guided_step(state, velocity, inputs)
-
-    return step
-
-
-def _cached_step_function(denoiser: ClipTransformer) -> Callable:
-    def step(
-        weights: StackedWeights,
-        state: SamplerState,
-        inputs: StepInputs,
-        context: object,
-        cache: StepCache,
-        threshold: jax.Array,
-    ) -> tuple[SamplerState, StepCache]:
-        """Take one denoising step with the step cache.
-
-        If the first layer's output hardly changed since the last step that ran all layers, reuse the later layers' change of
-        the tokens from that step.
-        """
-        times = denoiser.times(inputs)
-        velocity, cache = denoiser.cached_velocity(weights, state.sample, times, context, cache, threshold)
-        return take_guided_step(state, velocity, inputs), cache
+    def step(weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: object, *kept: object) -> Any:
+        predicted = predict(weights, state.sample, denoiser.times(inputs), context, *kept)
+        velocity, *others = predicted if isinstance(predicted, tuple) else (predicted,)
+        state = take_guided_step(state, velocity, inputs, guided)
+        return (state, *others) if others else state
 
     return step

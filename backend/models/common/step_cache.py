@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from backend.runtime.mesh import TOKENS, Layout, as_leaf, with_sharding
+from backend.runtime.mesh import TOKENS, Layout, as_leaf
 
 
 @jax.tree_util.register_dataclass
@@ -37,16 +37,6 @@ def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)
 
 
-def cached_sharding(layout: Layout, shapes: tuple[object, StepCache]) -> tuple[object, StepCache]:
-    """Return the shapes and shardings of the result of a step with the step cache: the sampler state and the cache."""
-    state, cache = shapes
-    tokens = layout.sharding(TOKENS)
-    cache = dataclasses.replace(
-        with_sharding(cache, layout.replicated), first=with_sharding(cache.first, tokens), rest=with_sharding(cache.rest, tokens)
-    )
-    return with_sharding(state, layout.replicated), cache
-
-
 def reuse_or_run(
     layout: Layout,
     cache: StepCache,
@@ -59,7 +49,8 @@ def reuse_or_run(
     """Return the change that the layers after the first make to the tokens, and the new cache.
 
     If the first layer's change is nearly the same as in the last full step, the later layers do not run. Their change is taken
-    from the cache. "Nearly" means: the relative difference is at most `threshold` in every guidance branch.
+    from the cache. "Nearly" means: in every guidance branch, the mean of the absolute difference is at most `threshold` times the
+    mean of the absolute change in that step, without padding.
 
     Args:
         num_tokens: number of tokens without padding. Padding tokens follow them.
@@ -68,7 +59,13 @@ def reuse_or_run(
         run_rest: returns the tokens after all layers.
     """
     change = first - hidden
-    reuses = cache.is_filled & (_relative_change(change, cache.first, num_tokens) <= threshold)
+    is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
+
+    def size(values: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.abs(jnp.where(is_real, values, 0)).astype(jnp.float32), axis=(1, 2))
+
+    difference = jnp.max(size(change - cache.first) / jnp.maximum(size(cache.first), 1e-30))
+    reuses = cache.is_filled & (difference <= threshold)
     rest = jax.lax.cond(reuses, lambda: cache.rest, lambda: run_rest() - first)
     first_change = jnp.where(reuses, cache.first, change)
     return rest, StepCache(
@@ -77,17 +74,3 @@ def reuse_or_run(
         is_filled=jnp.ones_like(cache.is_filled),
         reused=cache.reused + reuses,
     )
-
-
-def _relative_change(change: jax.Array, before: jax.Array, num_tokens: int) -> jax.Array:
-    """Return how much `change`, the first layer's change in this step, differs from `before`, its change in the last full step.
-
-    The difference is the mean of |change - before| divided by the mean of |before|, without padding. The
-    result is the maximum over the guidance branches.
-    """
-    is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]
-
-    def size(values: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.abs(jnp.where(is_real, values, 0)).astype(jnp.float32), axis=(1, 2))
-
-    return jnp.max(size(change - before) / jnp.maximum(size(before), 1e-30))

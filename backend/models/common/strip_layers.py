@@ -5,9 +5,8 @@ padded with zeros. `backend.models.common.strips` divides the frames into strips
 the columns in this module are rows of the video.
 """
 
-import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,7 +35,6 @@ class Chip:
 
     @property
     def is_last(self) -> jax.Array | bool:
-        """True if this chip has the last strip."""
         return jax.lax.axis_index(self.axes) == jax.lax.axis_size(self.axes) - 1 if self.axes else True
 
 
@@ -61,7 +59,7 @@ class Step:
         return f"{self.name}.norm1" if self.is_residual else None
 
 
-class StripRunner(abc.ABC):
+class StripRunner:
     """Runs the encoder or the decoder on one chip.
 
     Each module returns two arrays: its output, and its output after the norm and SiLU with which the next module starts.
@@ -74,6 +72,13 @@ class StripRunner(abc.ABC):
     Attributes:
         after: caches for the next call. Each family chooses their names.
     """
+
+    # (step, total, following) -> outputs of a module that is not a residual block, like the results of `_run`
+    _sample: Callable[[Any, jax.Array, str | None], tuple[jax.Array, jax.Array | None]]
+    _shortcut: Callable[[Any, jax.Array], jax.Array]  # (step, total) -> a residual block's shortcut, which is added to its result
+    # (name, frames, epilogue) -> the sum of a convolution, bias and residuals, and this sum after norm and SiLU. The convolution
+    # also sees two earlier frames. None replaces an array that `epilogue` does not request.
+    _convolve: Callable[[str, jax.Array, Epilogue], tuple[jax.Array | None, jax.Array | None]]
 
     def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
         self._chip, self._weights, self._widths, self._before, self._rows = chip, weights, widths, before, rows
@@ -111,22 +116,6 @@ class StripRunner(abc.ABC):
         _, hidden = self._convolve(f"{step.name}.conv1", normalised, second)
         assert hidden is not None, "`second` has a norm"
         return self._convolve(f"{step.name}.conv2", hidden, self._make_epilogue(following, self._shortcut(step, total)))
-
-    @abc.abstractmethod
-    def _sample(self, step: Step, total: jax.Array, following: str | None) -> tuple[jax.Array, jax.Array | None]:
-        """Run a module that is not a residual block. Return its output, and this output after the norm `following` and SiLU."""
-
-    @abc.abstractmethod
-    def _shortcut(self, step: Step, total: jax.Array) -> jax.Array:
-        """Return the shortcut of a residual block, which is added to the result of its second convolution."""
-
-    @abc.abstractmethod
-    def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
-        """Apply a convolution that also sees two earlier frames.
-
-        Returns two arrays: the sum of convolution, bias and residuals, and this sum after norm and SiLU. None replaces an array
-        that `epilogue` does not request.
-        """
 
     def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
         """Apply a convolution without a norm after it. Return the sum of convolution, bias and residuals."""
@@ -181,5 +170,4 @@ class StripRunner(abc.ABC):
         return self._weights[f"{name}.gamma"], self._widths[name]
 
     def _zero_padding_rows(self, frames: jax.Array) -> jax.Array:
-        """Set the padding rows to zero."""
         return jnp.where(jnp.arange(frames.shape[2])[:, None] < self._rows, frames, 0)

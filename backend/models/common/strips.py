@@ -38,21 +38,21 @@ class Strips:
         least one column that is not padding.
         """
         spec = layout.spatial_partition(height, width)
-        across, down = (_as_tuple(spec[place]) for place in (4, 3))
+        across, down = ((axes,) if isinstance(axes, str) else tuple(axes or ()) for axes in (spec[4], spec[3]))
         choices = [cls(layout=layout, axes=across or down, is_transposed=bool(down), columns=height if down else width)]
         chips = layout.num_chips(AXES)
         for is_transposed, columns in ((False, width), (True, height)) if pads else ():
             padding = -columns % chips
             if padding < (columns + padding) // chips:
                 choices.append(cls(layout=layout, axes=AXES, is_transposed=is_transposed, columns=columns, padding=padding))
-        return min(choices, key=lambda strips: strips._pixels_of_a_chip(width if strips.is_transposed else height))
 
-    def _pixels_of_a_chip(self, rows: int) -> int:
-        return self.all_columns // self.layout.num_chips(self.axes) * rows
+        def pixels_of_a_chip(strips: Self) -> int:
+            return strips.all_columns // layout.num_chips(strips.axes) * (width if strips.is_transposed else height)
+
+        return min(choices, key=pixels_of_a_chip)
 
     @property
     def all_columns(self) -> int:
-        """Number of columns of the latents, including padding."""
         return self.columns + self.padding
 
     def padding_for(self, array_columns: int) -> int:
@@ -107,7 +107,3 @@ def padded_vector(values: jax.Array) -> jax.Array:
     """Return a bias or a norm's weight as a float32 vector with padded channels."""
     flat = values.reshape(-1).astype(jnp.float32)
     return jnp.pad(flat, (0, padded_channels(flat.shape[0]) - flat.shape[0]))
-
-
-def _as_tuple(axes: Any) -> tuple[str, ...]:
-    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)

@@ -1,7 +1,6 @@
 """The shared code of the families' transformers: stacking of layers, sharding over tp, the scan over layers, the step cache.
 
-A family builds diffusers' modules, embeds their inputs and runs one layer. This module describes and gathers the weights of the
-layers, and runs all layers.
+A family builds diffusers' modules, embeds their inputs and runs one layer.
 """
 
 import math
@@ -11,11 +10,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import torch
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import call, parameter_shapes, select_prefix
-from backend.models.common.step_cache import StepCache, cached_sharding, reuse_or_run
+from backend.models.common.step_cache import StepCache, reuse_or_run
 from backend.runtime.mesh import MATRIX_PARTITIONS, TOKENS, Layout, Role, with_sharding
 from backend.runtime.quantized_linear import quantize_linears
 from backend.runtime.torch_modules import call_module
@@ -27,8 +25,7 @@ RunLayer = Callable[[tuple[jax.Array, ...], Any], tuple[jax.Array, ...]]
 
 
 class StackedTransformer:
-    """Shapes and modules of one transformer. Methods take the weights as an argument. They are pure, so that jax can compile
-    them."""
+    """Shapes and modules of one transformer. Methods take the weights as an argument, and are pure."""
 
     _stacks: ClassVar[tuple[str, ...]]  # prefixes of the names of the layers' tensors
     # Name endings of matrices whose columns are divided over tp. Their outputs are attention heads or hidden units.
@@ -49,10 +46,11 @@ class StackedTransformer:
         self._model, self._layout = model.eval(), layout
         self._quantized_dtypes: dict[str, jnp.dtype] = {}
         if layout.quantize != "off":
-            self._quantized_dtypes = quantize_linears(self._model, self._is_quantized, layout.quantize, layout)
 
-    def _is_quantized(self, name: str) -> bool:
-        return name.startswith(self._stacks) and name.endswith(self._quantized)
+            def is_quantized(name: str) -> bool:
+                return name.startswith(self._stacks) and name.endswith(self._quantized)
+
+            self._quantized_dtypes = quantize_linears(self._model, is_quantized, layout.quantize, layout)
 
     @property
     def heads(self) -> int:
@@ -80,8 +78,7 @@ class StackedTransformer:
         return weights_sharding(shapes, self._layout, self.matrix_role)
 
     def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
-        """Return the dtype in which the weight `name` is stored. `dtype` is the model's dtype. Subclasses keep some weights in
-        float32."""
+        """Return the dtype in which the weight `name` is stored. Subclasses keep some weights in float32."""
         return dtype
 
     def spread_matrices(self, weights: StackedWeights) -> Stacks:
@@ -107,12 +104,11 @@ class StackedTransformer:
 
     def copies_sharding(self, shapes: Stacks) -> Stacks:
         """Return the shapes and shardings of the result of `copy_matrices`: replicated over dp and sp, divided over tp."""
-
-        def gathered_sharding(name: str) -> NamedSharding:
-            return self._layout.sharding(P(None, *MATRIX_PARTITIONS[self.matrix_role(name)]))
-
         return {
-            prefix: {name: with_sharding(leaf, gathered_sharding(name)) for name, leaf in stack.items()}
+            prefix: {
+                name: with_sharding(leaf, self._layout.sharding(P(None, *MATRIX_PARTITIONS[self.matrix_role(name)])))
+                for name, leaf in stack.items()
+            }
             for prefix, stack in shapes.items()
         }
 
@@ -125,29 +121,24 @@ class StackedTransformer:
         num_tokens = self.num_tokens(latent_shape) + room
         return num_tokens + -num_tokens % self._layout.token_multiple
 
-    def cached_sharding(self, shapes: tuple[object, StepCache]) -> tuple[object, StepCache]:
-        """Return the shapes and shardings of the result of a step with the step cache, see `step_cache.cached_sharding`."""
-        return cached_sharding(self._layout, shapes)
+    def kept_sharding(self, shapes: tuple[object, Any]) -> tuple[object, Any]:
+        """Return the shapes and shardings of the result of a step: the sampler state, and values that later steps reuse.
 
-    def kept_sharding(self, shapes: tuple[object, jax.Array]) -> tuple[object, jax.Array]:
-        """Return the shapes and shardings of the result of `kept_step`.
-
-        The result is the sampler state, and the change that all layers made to the tokens.
+        Such values are changes of the tokens, [B, S, D], and scalars.
         """
-        state, added = shapes
-        return with_sharding(state, self._layout.replicated), with_sharding(added, self._layout.sharding(TOKENS))
+        layout, (state, kept) = self._layout, shapes
+        tokens = layout.sharding(TOKENS)
+        placed = jax.tree.map(lambda leaf: with_sharding(leaf, tokens if leaf.ndim == 3 else layout.replicated), kept)
+        return with_sharding(state, layout.replicated), placed
 
     def _gather_layer(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Gather the parameters of one layer from the chips. Return them in the shapes of the checkpoint."""
-        layout = self._layout
-        gathered = {
-            name: layout.gather(name, value, self.matrix_role(name), self._cuts_copy(name)) if value.ndim == 2 else value
-            for name, value in block.items()
-        }
+        gathered = {}
+        for name, value in block.items():
+            cuts_copy = self._cuts_copies and not any(part in name for part in self._for_few)
+            is_matrix = value.ndim == 2
+            gathered[name] = self._layout.gather(name, value, self.matrix_role(name), cuts_copy) if is_matrix else value
         return unstack_layer(gathered)
-
-    def _cuts_copy(self, name: str) -> bool:
-        return self._cuts_copies and not any(part in name for part in self._for_few)
 
     def _call_outer(self, name: str, weights: StackedWeights, *arguments: object, function: Callable = call) -> Any:
         """Call `function(module, *arguments)`. `module` is the transformer's module `name`, outside of the layers."""
@@ -174,7 +165,7 @@ class ClipTransformer(StackedTransformer):
     def velocity(self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any) -> jax.Array:
         """Predict the velocity (noise - data) of latents [1, C, F, H, W]. Return [B, C, F, H, W] float32 for B guidance branches.
 
-        `times` is the result of the method `times`: scalars from 0 to 1000.
+        `times` are scalars from 0 to 1000.
         """
         tokens, time = self._begin(weights, latents, *times, context)
         after = self._after_layers(weights, tokens, time, context)
@@ -212,7 +203,8 @@ class ClipTransformer(StackedTransformer):
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: object, context: object) -> jax.Array:
         """Run all layers and return the video's tokens [B, S, D]."""
-        return run_layers(self._layer_runner(time, context), tokens, self._layers(weights, context))
+        run_layer = self._layer_runner(time, context)
+        return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, self._layers(weights, context))[0][0]
 
     def _reuse_or_run(
         self,
@@ -243,11 +235,6 @@ class ClipTransformer(StackedTransformer):
             lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first)[0],
         )
         return first[0] + rest, cache
-
-
-def run_layers(run_layer: RunLayer, tokens: tuple[jax.Array, ...], layers: object) -> jax.Array:
-    """Run all layers and return the first array of tokens. `layers` is a tree of arrays, each with the layers along axis 0."""
-    return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, layers)[0][0]
 
 
 def layer_at(layers: object, index: jax.Array | int) -> Any:

@@ -3,9 +3,8 @@
 A family implements its network for one latent frame twice: in PyTorch, and in `vae_tpu` for a TPU's strips of columns.
 """
 
-import abc
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import torch
 
 from backend.models.common.arithmetic import count_flops
+from backend.models.common.modules import parameter_shapes
 from backend.models.common.strips import Strips
 from backend.runtime.mesh import Layout, replicated_spec, with_sharding
 from backend.runtime.torch_modules import call_module
@@ -24,7 +24,7 @@ Caches = dict[Any, jax.Array]
 Weights = Mapping[str, jax.Array]
 
 
-class StreamedAutoencoder(abc.ABC):
+class StreamedAutoencoder:
     """Modules of one VAE. Methods take the weights as an argument. They are pure, so that jax can compile them.
 
     Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
@@ -41,6 +41,11 @@ class StreamedAutoencoder(abc.ABC):
     _convolution: ClassVar[str]
     # True if `vae_tpu` supports padding columns, which make the number of columns a multiple of the number of chips.
     _pads_strips: ClassVar[bool] = False
+    _normalise: Callable[[jax.Array], jax.Array]  # encoder's latents -> latents that the transformer sees
+    _denormalise: Callable[[jax.Array], jax.Array]  # latents that the transformer sees -> decoder's latents
+    # Static methods for one latent frame, of PyTorch's module, pixels or latents, and caches. They return the new caches too.
+    _encode_frames: Callable[[Any, torch.Tensor, Any], tuple[torch.Tensor, dict]]  # -> moments [1, 2 C, 1, H, W]
+    _decode_frame: Callable[[Any, torch.Tensor, Any], tuple[torch.Tensor, dict]]  # -> pixels in [-1, 1]
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
         self._vae, self._layout = vae.eval(), layout
@@ -49,8 +54,7 @@ class StreamedAutoencoder(abc.ABC):
     def uses_up_caches(self) -> bool:
         """True if a call may overwrite the caches in its arguments.
 
-        False for strips on TPUs. There, a layer returns its new cache as a new array. Writing this array over the old cache would
-        need a copy.
+        False for strips on TPUs, whose layers return new arrays. Writing such an array over the old cache would need a copy.
         """
         return not self._uses_strips(jnp.bfloat16)
 
@@ -71,9 +75,7 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.describe_weights(shapes, replicated_spec)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """Return the shapes and shardings of the checkpoint's weights."""
-        shapes = {name: jax.ShapeDtypeStruct(value.shape, dtype) for name, value in self._vae.state_dict().items()}
-        return self._layout.describe_weights(shapes, replicated_spec)
+        return self._layout.describe_weights(parameter_shapes(self._vae, dtype), replicated_spec)
 
     def encode_first(self, weights: Weights, pixels: jax.Array, before: Caches | None = None) -> tuple[jax.Array, Caches]:
         """Encode a clip's first frame [1, 3, 1, height, width] to latents [1, C, 1, H, W]. Also return the new caches."""
@@ -100,10 +102,9 @@ class StreamedAutoencoder(abc.ABC):
         return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
 
     def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
-        """Return the number of operations for a clip. It is extrapolated from clips of one and of two latent frames.
+        """Extrapolate the number of operations from clips of one and of two latent frames.
 
-        Each latent frame after the first counts like the second. Attention to more than one earlier frame is ignored. It is
-        about 0.1 % of a frame's operations.
+        Attention to more than one earlier frame is ignored. It is about 0.1 % of a frame's operations.
         """
         first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)
@@ -128,10 +129,7 @@ class StreamedAutoencoder(abc.ABC):
         return self._layout.describe_spread({"pixels": pixels})["pixels"], self._place_caches(size, caches)
 
     def _place_caches(self, size: Sequence[int], caches: Caches) -> Caches:
-        """Return the shardings of caches. Cached frames are divided by height or width, counters (scalars) are replicated.
-
-        `size` is the height and width of the latents.
-        """
+        """Return the shardings of caches: frames are divided, scalars replicated. `size` is the latents' height and width."""
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
         counts = {name: with_sharding(leaf, self._layout.replicated) for name, leaf in caches.items() if not leaf.ndim}
         are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
@@ -141,23 +139,20 @@ class StreamedAutoencoder(abc.ABC):
 
     def _encode(self, weights: Weights, pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         pixels = pixels.astype(self._dtype(weights))
-        if self._is_arranged(weights):
+        if weights[self._convolution].ndim == 3:
             moments, caches = self._on_tpu.encode(self._vae, weights, pixels, caches, self._layout)
         else:
             moments, caches = call_module(self._vae, weights, self._encode_frames, self._divide_space(pixels), caches)
-            caches = self._spread_caches(caches)
+            caches = {name: self._divide_space(cache) if cache.ndim else cache for name, cache in caches.items()}
         return self._normalise(moments[:, : self.latent_channels]), caches
 
     @jax.named_scope("decoder")
     def _decode(self, weights: Weights, latents: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         latents = self._denormalise(self._divide_space(latents)).astype(self._dtype(weights))
-        if self._is_arranged(weights):
+        if weights[self._convolution].ndim == 3:
             return self._on_tpu.decode(self._vae, weights, latents, caches, self._layout)
         pixels, caches = call_module(self._vae, weights, self._decode_frame, latents, caches)
-        return pixels, self._spread_caches(caches)
-
-    def _spread_caches(self, caches: Caches) -> Caches:
-        return {name: self._divide_space(cache) if cache.ndim else cache for name, cache in caches.items()}
+        return pixels, {name: self._divide_space(cache) if cache.ndim else cache for name, cache in caches.items()}
 
     def _divide_space(self, array: jax.Array) -> jax.Array:
         """Divide the array over the chips by its height or width. XLA exchanges the borders that convolutions need."""
@@ -169,33 +164,7 @@ class StreamedAutoencoder(abc.ABC):
         return is_fit and self._can_use_strips()
 
     def _can_use_strips(self) -> bool:
-        """Return whether `vae_tpu` can run a VAE of this configuration."""
         return True
 
     def _dtype(self, weights: Weights) -> jnp.dtype:
         return weights[self._convolution].dtype
-
-    def _is_arranged(self, weights: Weights) -> bool:
-        return weights[self._convolution].ndim == 3
-
-    @abc.abstractmethod
-    def _normalise(self, latents: jax.Array) -> jax.Array:
-        """Convert the encoder's latents to the latents that the transformer sees."""
-
-    @abc.abstractmethod
-    def _denormalise(self, latents: jax.Array) -> jax.Array:
-        """Convert the transformer's latents to the decoder's latents."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def _encode_frames(
-        vae: object, pixels: torch.Tensor, before: Mapping[object, torch.Tensor] | None
-    ) -> tuple[torch.Tensor, dict]:
-        """Return the moments [1, 2 C, 1, H, W] of one latent frame's posterior, and the new caches."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def _decode_frame(
-        vae: object, latents: torch.Tensor, before: Mapping[object, torch.Tensor] | None
-    ) -> tuple[torch.Tensor, dict]:
-        """Return the pixels of one latent frame in [-1, 1], and the new caches."""

@@ -18,10 +18,8 @@ from backend.models.common.arithmetic import encoder_flops
 from backend.models.common.context_windows import step_in_windows
 from backend.models.common.flat_attention import BlockCounts
 from backend.models.common.modules import to_transformers_5_name
-from backend.models.common.networks import DENOISE, autoencoder_network, encoder_network, place_transformers, text_network
-from backend.models.common.programs import ClipPrograms
+from backend.models.common.networks import DECODE, DENOISE, ENCODE, encoder_network, place_transformers, text_network
 from backend.models.common.step_cache import StepCache
-from backend.models.layouts import plan_layouts
 from backend.models.model import (
     VIDEO,
     AttentionLengths,
@@ -32,10 +30,10 @@ from backend.models.model import (
     Network,
     PromptConditions,
     States,
-    StepContext,
     StepState,
     Weights,
 )
+from backend.models.plans import plan_layouts
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, Work
 from backend.sampling.fresh_noise import make_fresh_noise
@@ -75,8 +73,7 @@ class WholeClipStepContext:
 class WholeClipModel:
     """The methods of a `Model` whose video is one chunk.
 
-    A family sets the attributes that have no value here, and writes the methods that raise `NotImplementedError`. It can override
-    any other method.
+    A family sets the attributes and writes the methods that have no value here. It can override any other method.
 
     With the step cache, the step state is a `StepCache`. In steps with Sol-Attn, it is `BlockCounts`. With MagCache, it is the
     change that all layers made to the tokens, [B, S, D]. A step that runs all layers returns this change, and a step that gets
@@ -91,8 +88,18 @@ class WholeClipModel:
     _text_options: ClassVar[dict[str, Any]] = {}  # further fields of the text encoder's `Network`
     # The function of (config, itemsize) that returns the bytes of each matrix of a layer by name, for `plan_layouts`.
     _layer_matrix_bytes: ClassVar[Callable[[Config, int], dict[str, int]]]
-    _text_encoder: Any
+    _text_encoder: Any  # None for models without this encoder, like `_image_encoder`
     _image_encoder: Any
+    # Sets both encoders. Raises: ModelError for a broken tokenizer or preprocessor.
+    _make_encoders: Callable[[ModelPlan], None]
+    # Builds the networks and their programs on one mesh. `common_programs` returns most of the programs.
+    _make_programs: Callable[[ModelPlan, Layout], Any]
+    # Returns each encoder's number of tokens, by its folder's name, and the number of latent frames that the VAE encodes.
+    _count_encoded: Callable[[GenerationRequest], tuple[dict[str, int], int]]
+    # See `Model`. The family chooses the names of conditions, except `CLIP`.
+    encode: Callable[[Weights, GenerationRequest, Inputs], Effects[PromptConditions]]
+    # See `Model`. Returns a `WholeClipStepContext`, and the step state for the first step in this context.
+    make_step_context: Callable[[Weights, GenerationRequest, Conditions, StepPlan, StepState], Effects[tuple[Any, StepState]]]
 
     def __init__(self, plan: ModelPlan) -> None:
         self.spec, self.dtype, self._configs = plan.spec, plan.dtype, plan.configs
@@ -100,19 +107,8 @@ class WholeClipModel:
         self._guided, self._unguided = (self._make_programs(plan, layout) for layout in self._plan_layouts(plan))
         self.networks = place_transformers(self._list_networks(plan), plan)
 
-    def _make_encoders(self, plan: ModelPlan) -> None:
-        """Set `_text_encoder` and `_image_encoder`. Set an encoder that the model lacks to None.
-
-        Raises: ModelError for a broken tokenizer or preprocessor.
-        """
-        raise NotImplementedError
-
     def _plan_layouts(self, plan: ModelPlan) -> tuple[Layout, Layout]:
         return plan_layouts(plan, type(self)._layer_matrix_bytes)
-
-    def _make_programs(self, plan: ModelPlan, layout: Layout) -> ClipPrograms:
-        """Build the networks and their programs on one mesh. `common_programs` returns most of the programs."""
-        raise NotImplementedError
 
     def _list_networks(self, plan: ModelPlan) -> Iterator[Network]:
         denoiser, vae = self._guided.denoiser, self._guided.vae
@@ -122,22 +118,26 @@ class WholeClipModel:
             described = denoiser.describe_weights(self.dtype)
             renamed = self._name_mapping(described)
             yield Network(part=transformer_part(expert), stages=DENOISE, described=described, expert=expert, renamed=renamed)
-        yield autoencoder_network(vae, self.dtype)
+        # Denoising also needs the autoencoder, because it decodes previews.
+        yield Network(
+            part="vae",
+            stages=ENCODE | DENOISE | DECODE,
+            described=vae.describe_weights(self.dtype),
+            arrange=vae.arrange,
+            arranged=vae.describe_arranged(self.dtype),
+        )
 
     def _encoder_networks(self, plan: ModelPlan) -> Iterator[Network]:
         if self._text_encoder is not None:
             num_experts = self.spec.num_experts if "denoise" in plan.stages else 0
-            transformer = self._guided.denoiser.describe_weights(self.dtype)
-            others = num_experts * device_bytes(transformer) + self._copies_bytes(transformer)
+            denoiser = self._guided.denoiser
+            transformer = denoiser.describe_weights(self.dtype)
+            copies = denoiser.copies_sharding(denoiser.spread_matrices(transformer))  # exist while an expert's steps run
+            others = num_experts * device_bytes(transformer) + device_bytes(copies)
             others += device_bytes(self._guided.vae.describe_arranged(self.dtype))
             yield text_network(self._text_encoder, plan, self._guided.layout, others, **self._text_options)
         if self._image_encoder is not None:
             yield encoder_network("image_encoder", self._image_encoder, plan, self._guided.layout, renamed=to_transformers_5_name)
-
-    def _copies_bytes(self, transformer: StackedWeights) -> int:
-        """Return the bytes on each device for the copies of matrices, which exist while an expert's steps run."""
-        denoiser = self._guided.denoiser
-        return device_bytes(denoiser.copies_sharding(denoiser.spread_matrices(transformer)))
 
     def _name_mapping(self, transformer: StackedWeights) -> Callable[[str], str]:
         """Return a function that converts a tensor's name in a file to its name in diffusers' module."""
@@ -148,16 +148,14 @@ class WholeClipModel:
         return list(self._tokenize_prompts(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
-        """Return one prompt for each padded length of text. Without a tokenizer, return only one prompt."""
+        """See `Model`. Without a tokenizer, returns only one prompt."""
         times = self._repeats if self._text_encoder.has_several_lengths else (1,)
         return [" ".join([example] * count) for count in times]
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
-        """Return the prompt and, if the request uses it, the negative prompt."""
         return [request.prompt, request.negative_prompt] if request.reads_negative_prompt else [request.prompt]
 
     def _tokenize_prompts(self, request: GenerationRequest) -> Any:
-        """Return the tokens of the prompts. Without a tokenizer, return only the shapes of the arrays."""
         return self._text_encoder.tokenize(self._prompts(request))
 
     def layout(self, is_guided: bool) -> Layout:
@@ -178,24 +176,6 @@ class WholeClipModel:
             return self.latent_shape(request)
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
-    def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """Encode the prompts, images and clips. Return float32 host arrays by name. Yields work.
-
-        The family chooses the names, except `CLIP`: the latents of a clip that the video restyles. `inputs` has the images and
-        clips by role. `weights` has the weights of each network by the name of its folder.
-        """
-        raise NotImplementedError
-
-    def make_step_context(
-        self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
-    ) -> Effects[tuple[StepContext, StepState]]:
-        """See `Model`. Returns a `WholeClipStepContext`, and the step state for the first step in this context. Yields work.
-
-        `conditions` are arrays of `encode`. The argument `step_state` is the step state after the last step of the previous
-        context, None for the first context.
-        """
-        raise NotImplementedError
-
     def encode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""
         tokens, num_frames = self._count_encoded(request)
@@ -203,10 +183,6 @@ class WholeClipModel:
         sizes = {one.geometry() for one in (request, request_at_first_size(request))} if num_frames else ()
         pictures = sum(self._guided.vae.encode_flops(geometry, num_frames) for geometry in sizes)
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
-
-    def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        """Return each encoder's number of tokens, by its folder's name, and the number of latent frames that the VAE encodes."""
-        raise NotImplementedError
 
     def decode_flops(self, request: GenerationRequest) -> float:
         """See `Model`."""

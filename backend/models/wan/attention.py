@@ -64,28 +64,37 @@ class KernelAttention:
     def _attend_to_self(self, attn, hidden_states: torch.Tensor, positions: Positions) -> jax.Array:
         query, key, value = (as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
         cosine, sine = (as_array(table)[0, :, 0] for table in (positions.cosine, positions.sine))
-        projected, tables = (query, key, value), (cosine, sine)
+        projected, tables, head_width, eps = (query, key, value), (cosine, sine), cosine.shape[1], attn.norm_q.eps
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
-        if positions.sparse is not None:
-            attend, shared = sparse_attention(attn, positions, tables[0].shape[1])
-            gate = as_array(attn.to_gate_compress(hidden_states)) if positions.sparse.method == "vsa" else None
-            attended, self.block_counts = sparse_self_attention(
-                self._layout, attend, projected, norms, tables, attn.norm_q.eps, shared, gate, positions.sparse.method == "sol"
-            )
-            return attended
-        return self._attend(positions.num_tokens, tables[0].shape[1], projected, norms, tables, attn.norm_q.eps)
+        if positions.sparse is None:
+            return self._attend(positions.num_tokens, head_width, projected, norms, tables, eps)
+        method = positions.sparse.method
+        attend, shared = sparse_attention(attn, positions, head_width)
+        gate = as_array(attn.to_gate_compress(hidden_states)) if method == "vsa" else None
+        attended, self.block_counts = sparse_self_attention(
+            self._layout, attend, projected, norms, tables, eps, shared, gate, method == "sol"
+        )
+        return attended
 
     def _attend(self, num_tokens: int, head_width: int, *arguments: Any) -> jax.Array:
         """Compute self-attention [B, S, heads * head_width]. Queries see the first `num_tokens` tokens, not the padding.
 
-        `arguments` are the last four parameters of `backend.runtime.ulysses.self_attention`: the tuples `projected`, `norms` and
-        `tables`, and the number `eps`.
+        `arguments` are the last four parameters of `backend.runtime.ulysses.self_attention`.
         """
         attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
         return self_attention(self._layout, attend, *arguments)
 
     def _attend_to_text(self, attn, hidden_states: torch.Tensor, text: TextKeys) -> jax.Array:
-        query, scale = self._project_text_query(attn, attn.to_q(hidden_states))
+        query, norm, scale = attn.to_q(hidden_states), attn.norm_q, None
+        if self._layout.uses_tpu_passes(as_array(query).dtype):
+            # The kernel computes powers of 2 instead of powers of e, so it multiplies scores by `scale` and by log2(e). Here the
+            # norm already multiplies the query by D ** -0.5 and by log2(e). Therefore `scale` is ln 2: ln 2 times log2(e) is 1.
+            array, scale = as_array(query), math.log(2)
+            weight = as_array(norm.weight).astype(jnp.float32) * (LOG2_E * (array.shape[2] // attn.heads) ** -0.5)
+            query = normalise_tokens(self._layout, array, weight, eps=norm.eps)
+        else:
+            query = as_array(norm(query))
+        query = self._layout.constrain(query.reshape(*query.shape[:2], attn.heads, -1), HEADS)
         bias = None if text.bias is None else as_array(text.bias)
         keys, image = (as_array(text.key), as_array(text.value), bias), text.image and tuple(map(as_array, text.image))
         options = AttentionOptions(scale=scale, tpu=FEW_KEYS)
@@ -100,23 +109,6 @@ class KernelAttention:
         if image is not None:
             attended = attended + attend(*image, None)
         return attended.reshape(*attended.shape[:2], -1)
-
-    def _project_text_query(self, attn, projected: torch.Tensor) -> tuple[jax.Array, float | None]:
-        """Return the normalised query [B, S, H, D], and the factor by which attention multiplies scores. None means D ** -0.5.
-
-        The TPU's kernel computes powers of 2 instead of powers of e. Therefore it multiplies scores by the factor and by log2(e).
-        On TPUs the norm already multiplies the query by D ** -0.5 and by log2(e). The returned factor is then ln 2, because ln 2
-        times log2(e) is 1.
-        """
-        array, norm = as_array(projected), attn.norm_q
-        if not self._layout.uses_tpu_passes(array.dtype):
-            return self._split_heads(norm(projected), attn), None
-        scale = as_array(norm.weight).astype(jnp.float32) * (LOG2_E * (array.shape[2] // attn.heads) ** -0.5)
-        return self._split_heads(normalise_tokens(self._layout, array, scale, eps=norm.eps), attn), math.log(2)
-
-    def _split_heads(self, projected: torch.Tensor | jax.Array, attn) -> jax.Array:
-        array = as_array(projected)
-        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), HEADS)
 
 
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
@@ -133,13 +125,9 @@ def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     return (NAG_SHARE * guided + (1 - NAG_SHARE) * positive).astype(own.dtype)
 
 
-def text_keys(attn, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute one layer's cross-attention keys and values [B, L, H, D] from the embedded text [B, L, D]."""
-    key = attn.norm_k(attn.to_k(text)).unflatten(2, (attn.heads, -1))
-    return key, attn.to_v(text).unflatten(2, (attn.heads, -1))
-
-
-def image_keys(attn, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute one layer's cross-attention keys and values [1, L, H, D] from the embedded images [1, L, D]."""
-    key = attn.norm_added_k(attn.add_k_proj(image)).unflatten(2, (attn.heads, -1))
-    return key, attn.add_v_proj(image).unflatten(2, (attn.heads, -1))
+def text_keys(attn, tokens: torch.Tensor, *, of_images: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute one layer's cross-attention keys and values [B, L, H, D] from the embedded text or images [B, L, D]."""
+    norm, to_key, to_value = attn.norm_k, attn.to_k, attn.to_v
+    if of_images:
+        norm, to_key, to_value = attn.norm_added_k, attn.add_k_proj, attn.add_v_proj
+    return norm(to_key(tokens)).unflatten(2, (attn.heads, -1)), to_value(tokens).unflatten(2, (attn.heads, -1))

@@ -15,7 +15,6 @@ from backend.runtime.mesh import Layout
 def run_block(
     block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> torch.Tensor:
-    """Run the whole layer on tokens [B, S, D]."""
     attended = attend(block, hidden, text, modulation, positions, layout=layout)
     return feed_forward(block, attended, modulation, layout=layout)
 
@@ -24,7 +23,8 @@ def attend(
     block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> torch.Tensor:
     """Run self-attention and cross-attention on tokens [B, S, D]."""
-    shift, scale, gate = _split_modulation(block, modulation)[:3]
+    values = block.scale_shift_table.unsqueeze(0) + modulation.float()
+    shift, scale, gate = [part.squeeze(2) for part in values.chunk(6, dim=2)][:3]
     normed = _apply_norm(layout, block.norm1, hidden, scale, shift)
     hidden = (hidden.float() + block.attn1(normed, None, None, positions) * gate).type_as(hidden)
     normed = _apply_norm(layout, block.norm2, hidden)
@@ -32,19 +32,10 @@ def attend(
 
 
 def feed_forward(block, hidden: torch.Tensor, modulation: torch.Tensor, *, layout: Layout) -> torch.Tensor:
-    """Run the feed-forward network on tokens [B, S, D]."""
-    shift, scale, gate = _split_modulation(block, modulation)[3:]
+    values = block.scale_shift_table.unsqueeze(0) + modulation.float()
+    shift, scale, gate = [part.squeeze(2) for part in values.chunk(6, dim=2)][3:]
     normed = _apply_norm(layout, block.norm3, hidden, scale, shift)
     return (hidden.float() + block.ffn(normed).float() * gate).type_as(hidden)
-
-
-def _split_modulation(block, modulation: torch.Tensor) -> list[torch.Tensor]:
-    """Return shift, scale and gate of self-attention, then shift, scale and gate of the feed-forward network.
-
-    Each array is [1, S, D] or [1, 1, D].
-    """
-    values = block.scale_shift_table.unsqueeze(0) + modulation.float()
-    return [part.squeeze(2) for part in values.chunk(6, dim=2)]
 
 
 def _apply_norm(
@@ -54,10 +45,9 @@ def _apply_norm(
     scale: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`.
+    """Apply layer norm to tokens [B, S, D], then multiply by 1 + `scale` and add `shift`, if they are given.
 
-    A `scale` of None skips the multiplication and the addition. On TPUs a Pallas kernel computes the norm, unless each token has
-    its own scale.
+    On TPUs a Pallas kernel computes the norm, unless each token has its own scale.
     """
     if isinstance(norm, torch.nn.LayerNorm) and can_use_pass(layout, hidden, scale):
         return normalise_in_one_pass(layout, norm, hidden, scale, shift)

@@ -39,10 +39,10 @@ def pad_embeddings(xp: ModuleType, embeddings: jax.Array) -> tuple[jax.Array, ..
 
 
 def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -> Effects[tuple]:
-    """Prepare the transformer's text and image inputs.
+    """Prepare the transformer's text and image inputs. Yields work.
 
     `branches` is 1 for the prompt, 2 for the prompt and the negative prompt. Returns embeddings [branches, L, D], the bias of
-    the text positions, and the image encoder's tokens. Bias and image tokens can be None. Yields work.
+    the text positions, and the image encoder's tokens. Bias and image tokens can be None.
     """
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
@@ -65,63 +65,42 @@ def make_condition(conditions: Mapping[str, Any]) -> Condition:
     return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
-def window_conditions(conditions: Conditions, length: int, has_last: bool) -> Effects[tuple[Conditions, Conditions, Conditions]]:
-    """Return the conditions of the first context window, of the inner windows, and of the last window. Yields work.
-
-    A window has `length` latent frames. Only the first window has the condition `first_frame`. The other windows generate from
-    text only, for which the model was also trained.
-
-    The condition `image_channels` is in every window, because the model always needs it. Each window gets the channels of a video
-    of `length` latent frames that starts with the first image. Where windows overlap, they are blended, and a window's first
-    frame has the least weight. Therefore the first image has little effect on later windows. If `has_last` is true, the last
-    window also has the last image.
-    """
-    if "image_channels" not in conditions:
-        others = {name: value for name, value in conditions.items() if name != "first_frame"}
-        return conditions, others, others
-    channels = conditions["image_channels"]
-    first = yield OnHost(lambda xp, channels: channels[:, :, :length], (channels,))
-    inner = {**conditions, "image_channels": first}
-    if not has_last:
-        return inner, inner, inner
-    last = yield OnHost(
-        lambda xp, first, channels: xp.concatenate([first[:, :, :-1], channels[:, :, -1:]], axis=2), (first, channels)
-    )
-    return inner, inner, {**conditions, "image_channels": last}
-
-
-def encode_clip(
+def encode_image_channels(
     first_program: Program,
     next_program: Program,
     weights: Mapping[str, object],
     geometry: Geometry,
     first: np.ndarray,
     last: np.ndarray | None = None,
-) -> Effects[list[jax.Array]]:
+) -> Effects[jax.Array]:
     """Encode a grey clip (all pixels 0) that starts with the frame `first` and, if given, ends with the frame `last`.
 
-    Both frames are [1, 3, 1, height, width] in [-1, 1]. Returns one array [1, C, 1, H, W] per latent frame. Each call of a
-    program encodes one latent frame, to limit memory. Yields work.
+    Both frames are [1, 3, 1, height, width] in [-1, 1]. Returns `image_channels`: a mask, 1 for pixel frames that are images, and
+    the clip's latents. A latent frame has one channel of the mask for each of its pixel frames. The single pixel frame of the
+    first latent frame fills all channels. Yields work. Source: diffusers, WanImageToVideoPipeline.prepare_latents.
     """
-    latents, caches = yield Call(first_program, (weights, first))
-    pieces = [latents]
-    grey = np.zeros((1, 3, geometry.temporal_scale, *first.shape[3:]), first.dtype)
-    for index in range(1, geometry.num_latent_frames):
-        ends = last is not None and index == geometry.num_latent_frames - 1
-        pixels = np.concatenate([grey[:, :, :-1], last], axis=2) if ends else grey
-        latents, caches = yield Call(next_program, (weights, pixels, caches))
-        pieces.append(latents)
-    return pieces
+    _, _, frames, height, width = geometry.latent_shape(1)
+    scale = geometry.temporal_scale
+    num_frames = 1 + scale * (frames - 1)
+    grey = np.zeros((1, 3, scale, *first.shape[3:]), first.dtype)
+    mask = np.zeros((1, scale, frames, height, width), np.float32)
+    mask[:, :, 0] = 1
+    if last is not None:
+        mask[:, -1, -1] = 1
+
+    def pixels(begin: int, end: int) -> np.ndarray:
+        if begin == 0:
+            return first
+        return grey if last is None or end < num_frames else np.concatenate([grey[:, :, :-1], last], axis=2)
+
+    clip = yield from encode_pixels(first_program, next_program, weights, pixels, num_frames, scale)
+    return (yield OnHost(lambda xp, mask, clip: xp.concatenate([mask, clip], axis=1), (mask, clip)))
 
 
 def encode_frames(
     first_program: Program, next_program: Program, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
 ) -> Effects[jax.Array]:
-    """Encode a clip's `frames`, uint8 [F, height, width, 3], to the posterior's mode, latents [1, C, F, H, W] float32.
-
-    Each call of a program encodes one latent frame. The first latent frame has one pixel frame, each later latent frame has
-    `scale` pixel frames. Yields work.
-    """
+    """Encode a clip's `frames`, uint8 [F, height, width, 3], like `encode_pixels`."""
 
     def pixels(begin: int, end: int) -> np.ndarray:
         return clip_to_pixels(frames[begin:end], dtype)
@@ -137,9 +116,10 @@ def encode_pixels(
     num_frames: int,
     scale: int,
 ) -> Effects[jax.Array]:
-    """Encode frames like `encode_frames`, but get the pixels from a function.
+    """Encode a clip to the posterior's mode, latents [1, C, F, H, W] float32. Yields work.
 
-    `pixels(begin, end)` returns the frames from `begin` to `end` - 1, [1, 3, end - begin, height, width] in [-1, 1].
+    `pixels(begin, end)` returns the frames from `begin` to `end` - 1, [1, 3, end - begin, height, width] in [-1, 1]. Each call of
+    a program encodes one latent frame, to limit memory. The first latent frame has one pixel frame, each later one has `scale`.
     """
     latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
     pieces = [latents]
@@ -147,23 +127,3 @@ def encode_pixels(
         latents, caches = yield Call(next_program, (weights, pixels(begin, begin + scale), caches))
         pieces.append(latents)
     return (yield OnHost(join_frames, tuple(pieces)))
-
-
-def image_channels(xp: ModuleType, mask: np.ndarray, *pieces: jax.Array) -> jax.Array:
-    """Join a clip's latent frames `pieces` in time, and put the channels of `mask` first: [1, 4 + C, F, H, W] float32."""
-    return xp.concatenate([mask, join_frames(xp, *pieces)], axis=1)
-
-
-def image_mask(geometry: Geometry, has_last: bool) -> np.ndarray:
-    """Build the mask [1, temporal scale, F, H, W] float32, 1 for pixel frames that are input images, else 0.
-
-    The first pixel frame is an input image. If `has_last` is true, the last pixel frame is an input image too. A latent frame has
-    one channel for each of its pixel frames. The single pixel frame of the first latent frame fills all channels. Source:
-    diffusers, WanImageToVideoPipeline.prepare_latents.
-    """
-    _, _, frames, height, width = geometry.latent_shape(1)
-    mask = np.zeros((1, geometry.temporal_scale, frames, height, width), np.float32)
-    mask[:, :, 0] = 1
-    if has_last:
-        mask[:, -1, -1] = 1
-    return mask

@@ -30,11 +30,6 @@ class ImageEncoder(Encoder):
         self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
 
     @property
-    def size(self) -> int:
-        """The side of the encoder's square input, in pixels."""
-        return self._size
-
-    @property
     def num_tokens(self) -> int:
         """The number of tokens per image: one for the whole image, one for each patch."""
         return (self._size // self._patch) ** 2 + 1
@@ -48,7 +43,11 @@ class ImageEncoder(Encoder):
     def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
         """Encode pixels from `preprocess` to tokens [N, num_tokens, width]. This method is pure."""
         places = jnp.arange(self.num_tokens)[None]
-        return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, _hidden_state, pixels)
+
+        def hidden_state(model: CLIPVisionModel, pixels: torch.Tensor) -> torch.Tensor:
+            return model(pixel_values=pixels, output_hidden_states=True).hidden_states[HIDDEN_STATE]
+
+        return call_module(self._model, {**weights, **dict.fromkeys(self._buffers, places)}, hidden_state, pixels)
 
 
 class WholeImageEncoder(ImageEncoder):
@@ -68,7 +67,3 @@ class WholeImageEncoder(ImageEncoder):
         resized = torch.nn.functional.interpolate(torch.from_numpy(pixels), size=square, mode="bicubic", align_corners=False)
         mean, deviation = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
         return (resized.numpy() - mean) / deviation
-
-
-def _hidden_state(model: CLIPVisionModel, pixels: torch.Tensor) -> torch.Tensor:
-    return model(pixel_values=pixels, output_hidden_states=True).hidden_states[HIDDEN_STATE]

@@ -4,14 +4,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
-from backend.models.common.context_windows import ContextsByPlace, WindowContexts, WindowPrograms, make_window_programs
+from backend.models.common.context_windows import WindowContexts, WindowPrograms, make_window_programs
 from backend.models.common.flat_attention import BlockCounts, Positions
 from backend.models.common.networks import read_part, read_tokenizer
 from backend.models.common.pixels import as_float32, image_to_pixels, replace_first_frames
@@ -23,13 +24,10 @@ from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions
 from backend.models.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
-    encode_clip,
     encode_frames,
-    image_channels,
-    image_mask,
+    encode_image_channels,
     make_condition,
     pad_embeddings,
-    window_conditions,
 )
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.original import map_file_names
@@ -38,7 +36,7 @@ from backend.models.wan.spec import TEXT_TOKENS, WanSpec
 from backend.models.wan.text_encoder import LENGTHS, TextEncoder
 from backend.models.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
 from backend.models.wan.vae import VideoAutoencoder
-from backend.runtime.mesh import Layout
+from backend.runtime.mesh import Layout, as_leaf
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effects, OnHost, Put, Work, Zeros
 from backend.sampling.solvers import SamplerState, StepInputs, take_guided_step
@@ -46,6 +44,7 @@ from backend.schemas.geometry import latent_frames
 from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan
+from backend.schemas.windows import Window
 from backend.weights.host_offload import load_onto_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
@@ -90,7 +89,8 @@ class WanModel(WholeClipModel):
         return map_file_names(checkpoint_shapes(transformer))
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
-        num_pictures = len(self._input_images(request))
+        inputs = request.inputs()
+        num_pictures = len(inputs.get("image", ())) + len(inputs.get("last_image", ()))
         tokens = {"text_encoder": math.prod(self._tokenize_prompts(request).ids.shape)}
         if self._image_encoder is not None:
             tokens["image_encoder"] = num_pictures * self._image_encoder.num_tokens
@@ -99,19 +99,11 @@ class WanModel(WholeClipModel):
         return tokens, self._num_encoded_frames(request) if num_pictures else 0
 
     def _num_encoded_frames(self, request: GenerationRequest) -> int:
-        """Return the number of latent frames that the VAE encodes for input images.
-
-        Images that become input channels are encoded as parts of a clip that is as long as the video.
-        """
+        # images that become input channels are encoded as parts of a clip that is as long as the video
         return 1 if self.spec.conditioning == "first_frame" else request.geometry().num_latent_frames
 
-    @staticmethod
-    def _input_images(request: GenerationRequest) -> list[str]:
-        inputs = request.inputs()
-        return [*inputs.get("image", ()), *inputs.get("last_image", ())]
-
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """Return the request's prompt and, if it is used, the negative prompt. The keys are the names of their embeddings."""
+        """Return the prompts by the names of their embeddings."""
         return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
@@ -151,7 +143,7 @@ class WanModel(WholeClipModel):
         return PromptConditions(full=conditions, half=half)
 
     def _embed_images(self, weights: Weights, programs: Any, images: Sequence[Image.Image | np.ndarray]) -> Work:
-        """Encode images, or arrays of their pixels, to tokens [N, tokens, D] float32 for the cross-attention. Yields work."""
+        """Encode images, or arrays of their pixels, to tokens [N, tokens, D] float32. Yields work."""
         pixels = self._image_encoder.preprocess(images).astype(self.dtype)
         tokens = yield Call(programs.embed_image, (weights["image_encoder"], pixels))
         return (yield OnHost(as_float32, (tokens,)))
@@ -159,22 +151,19 @@ class WanModel(WholeClipModel):
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: Programs, images: Sequence[Image.Image]
     ) -> Effects[tuple[str, jax.Array]]:
-        geometry, pixels = request.geometry(), [image_to_pixels(image, self.dtype) for image in images]
+        pixels = [image_to_pixels(image, self.dtype) for image in images]
         if self.spec.conditioning == "first_frame":
             latents = yield Call(programs.encode_image, (weights, pixels[0]))
             return "first_frame", (yield OnHost(as_float32, (latents,)))
-        pieces = yield from encode_clip(programs.encode_first, programs.encode_next, weights, geometry, *pixels)
-        mask = image_mask(geometry, has_last=len(pixels) > 1)
-        return "image_channels", (yield OnHost(image_channels, (mask, *pieces)))
+        encoders = programs.encode_first, programs.encode_next
+        return "image_channels", (yield from encode_image_channels(*encoders, weights, request.geometry(), *pixels))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, StepCache | BlockCounts | None]]:
-        """Compute the keys and values of text and images for one expert, and put the expert's other inputs on the devices.
+        """See `Model`. A step cache in the result is empty, because the previous expert's cache is invalid for this expert.
 
-        Returns the step context, and the step state for the expert's first step. If this state is a step cache, it is empty,
-        because the previous expert's cache is invalid for this expert. If it is `BlockCounts`, it keeps the previous expert's
-        totals.
+        `BlockCounts` keep the previous expert's totals.
         """
         programs, has_nag = self._programs(step_plan.is_guided), request.uses_nag and not step_plan.is_guided
         texts = 2 if step_plan.is_guided or has_nag else 1
@@ -199,8 +188,10 @@ class WanModel(WholeClipModel):
             copies=copies,
         )
         if tau:
-            counts = step_state if isinstance(step_state, BlockCounts) else (yield Zeros(programs.denoiser.describe_counts()))
-            return step_context, counts
+            if isinstance(step_state, BlockCounts):
+                return step_context, step_state
+            totals = as_leaf(jax.ShapeDtypeStruct((2,), jnp.float32, sharding=programs.layout.replicated))
+            return step_context, (yield Zeros(BlockCounts(totals=totals)))
         cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
         return step_context, cache
 
@@ -209,22 +200,39 @@ class WanModel(WholeClipModel):
     ) -> Effects[Context | WindowContexts]:
         """Build the inputs that are the same in all steps, for the whole video or for each context window. Yields work.
 
-        `text` and `positions` are already on the devices.
+        Only the first window has the condition `first_frame`. The other windows generate from text only, for which the model was
+        also trained.
+
+        Every window needs the condition `image_channels`. It gets the channels of a shorter video that starts with the first
+        image. Where windows overlap, a window's first frame has the least weight, so the first image has little effect on later
+        windows. Only the last window has the last image.
         """
-        plain = functools.partial(Context, text=text, positions=positions)
+        replicated, plain = programs.layout.replicated, functools.partial(Context, text=text, positions=positions)
         if request.window_frames is None:
-            return plain(condition=(yield Put(make_condition(conditions), programs.layout.replicated)))
+            return plain(condition=(yield Put(make_condition(conditions), replicated)))
         length = self.step_shape(request)[2]
-        names = "first", "inner", "last"
-        contexts: dict[str, Any] = {}
-        for name, own in zip(
-            names, (yield from window_conditions(conditions, length, request.last_image is not None)), strict=True
-        ):
-            contexts[name] = plain(condition=(yield Put(make_condition(own), programs.layout.replicated)))
-        return cast(WindowContexts, ContextsByPlace(programs=programs.windows, length=length, **contexts))
+        first = conditions
+        inner = last = {name: value for name, value in conditions.items() if name != "first_frame"}
+        if "image_channels" in conditions:
+            channels = conditions["image_channels"]
+            begin = yield OnHost(lambda xp, channels: channels[:, :, :length], (channels,))
+            first = inner = last = {**conditions, "image_channels": begin}
+            if request.last_image is not None:
+                end = yield OnHost(
+                    lambda xp, begin, channels: xp.concatenate([begin[:, :, :-1], channels[:, :, -1:]], axis=2), (begin, channels)
+                )
+                last = {**conditions, "image_channels": end}
+        contexts = []
+        for own in (first, inner, last):
+            contexts.append(plain(condition=(yield Put(make_condition(own), replicated))))
+
+        def for_window(window: Window) -> Work:
+            yield from ()
+            return contexts[0 if window.is_first else 2 if window.is_last else 1]
+
+        return WindowContexts(programs=programs.windows, length=length, for_window=for_window)
 
     def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
-        """Replace the first latent frames by the condition `first_frame`, if this condition exists."""
         if "first_frame" not in conditions:
             return latents
         return (yield OnHost(replace_first_frames, (conditions["first_frame"], latents)))
@@ -233,7 +241,7 @@ class WanModel(WholeClipModel):
 def text_lengths(platform: str) -> tuple[int, ...]:
     """Return the lengths, in tokens, to which text is padded.
 
-    TPUs use the full length only. Shorter text needs a bias, and the TPU's attention kernel takes no bias.
+    Shorter text needs a bias, and the TPU's attention kernel takes no bias.
     """
     return (TEXT_TOKENS,) if platform == "tpu" else LENGTHS
 
@@ -257,22 +265,7 @@ def make_programs(
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)
     encoding, donated = functools.partial(program, places=vae.encoded_sharding), (2,) if vae.uses_up_caches else ()
-    programs: dict[str, Any] = dict(
-        copy_matrices=program(
-            "the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.copies_sharding
-        ),
-        prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.text_sharding),
-        sparse_step=program("the step with Sol-Attn", _sparse_step_function(denoiser), key="sparse_step", donated=(1, 4)),
-        encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
-        encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
-        windows=make_window_programs(layout, compiler),
-    )
-    fields: dict[str, Any] = common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler)
-    fields |= programs | own
-    return group(**fields)
 
-
-def _sparse_step_function(denoiser: Denoiser) -> Callable:
     def step(
         weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, counts: BlockCounts
     ) -> tuple[SamplerState, BlockCounts]:
@@ -280,4 +273,18 @@ def _sparse_step_function(denoiser: Denoiser) -> Callable:
         velocity, found = denoiser.sparse_velocity(weights, state.sample, denoiser.times(inputs), context)
         return take_guided_step(state, velocity, inputs), BlockCounts(totals=counts.totals + found)
 
-    return step
+    fields: dict[str, Any] = common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler)
+    fields |= (
+        dict(
+            copy_matrices=program(
+                "the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.copies_sharding
+            ),
+            prepare_text=program("the prompt's keys", denoiser.prepare_text, key="prompt_keys", places=denoiser.text_sharding),
+            sparse_step=program("the step with Sol-Attn", step, key="sparse_step", donated=(1, 4)),
+            encode_first=encoding("the encoder's first frame", vae.encode_first, key="vae_encode_first"),
+            encode_next=encoding("the encoder's next frames", vae.encode_next, key="vae_encode_next", donated=donated),
+            windows=make_window_programs(layout, compiler),
+        )
+        | own
+    )
+    return group(**fields)

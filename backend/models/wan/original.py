@@ -51,10 +51,7 @@ KNOWN = {  # (width, layers, input channels, reads tokens of an image, reads tok
 
 
 def find_sparse_attention(names: Iterable[str]) -> SparseAttention | None:
-    """Find the method of sparse attention by its additional weights in a transformer. Return None without such weights.
-
-    `names` are Wan's original names or diffusers' names of the transformer's tensors.
-    """
+    """Find the method of sparse attention by its weights in a transformer, from Wan's original or diffusers' names of tensors."""
     modules = {part for name in names for part in name.split(".")}
     return "sla" if "proj_l" in modules else "vsa" if "to_gate_compress" in modules else None
 
@@ -65,10 +62,9 @@ def original_name(stem: str) -> str:
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that converts a tensor's name in a file to diffusers' name.
+    """Return a function that converts Wan's original names, with or without `PREFIX`, to diffusers' `names` of these tensors.
 
-    `names` are diffusers' names of the transformer's tensors. The function converts Wan's original names of these tensors, with
-    or without `PREFIX`. It returns other names unchanged.
+    It returns other names unchanged.
     """
     by_original = {original_tensor_name(name): name for name in names}
     return lambda name: by_original.get(name.removeprefix(PREFIX), name)
@@ -81,10 +77,7 @@ def original_tensor_name(name: str) -> str:
 
 
 def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, object] | None:
-    """Derive the sizes in a transformer's config.json from the shapes of its tensors.
-
-    `shapes` has Wan's original names. Returns None if the tensors are not the tensors of a Wan transformer.
-    """
+    """Derive the sizes in a transformer's config.json from its tensors' shapes, by original name. None for other tensors."""
     shapes = {name.removeprefix(PREFIX): shape for name, shape in shapes.items()}
     if any(len(shapes.get(name, ())) < 2 for name in _NEEDED):
         return None
@@ -104,20 +97,9 @@ def transformer_config(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, objec
 
 
 def check_single_files(checkpoint: Checkpoint) -> None:
-    """Check that each expert has a single-file transformer that fits the expert's configuration.
+    """Check that each expert has a single-file transformer that fits the expert's configuration, the high-noise expert's first.
 
-    Raises: ModelError if not.
-    """
-    _check_order(checkpoint)
-    for part, file in checkpoint.transformer_files.items():
-        shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
-        check_transformer(file_path(file).name, shapes, checkpoint.configs[part])
-
-
-def _check_order(checkpoint: Checkpoint) -> None:
-    """Check that each expert has a single-file transformer, and that the high-noise expert's file is first.
-
-    Raises: ModelError if a file is missing, or if the files' names ("low", then "high") show the wrong order.
+    Raises: ModelError if not, or if the files' names ("low", then "high") show the wrong order.
     """
     experts = [part for part in checkpoint.configs if part.startswith(TRANSFORMER)]
     names = [file_path(file).name for file in checkpoint.transformer_files.values()]
@@ -131,12 +113,15 @@ def _check_order(checkpoint: Checkpoint) -> None:
         raise ModelError(
             f"{names[0]} was given first,", "but the high-noise expert's file must be first", "swap the two --transformer options"
         )
+    for part, file in checkpoint.transformer_files.items():
+        shapes = {name: place.shape for name, place in checkpoint.tensors(part).items()}
+        check_transformer(file_path(file).name, shapes, checkpoint.configs[part])
 
 
 def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: Config) -> None:
-    """Check that a file with tensors of these shapes is the transformer that the checkpoint's `config` describes.
+    """Check that tensors of these shapes, with Wan's original or diffusers' names, are the transformer that `config` describes.
 
-    The tensors have Wan's original names or diffusers' names. Raises: ModelError if the transformer is a different one.
+    Raises: ModelError if the transformer is a different one.
     """
     original = {original_tensor_name(name.removeprefix(PREFIX)): shape for name, shape in shapes.items()}
     if any(len(original.get(name, ())) < 2 for name in _NEEDED):
@@ -145,7 +130,12 @@ def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: 
             f"a file for --transformer has tensors such as {_QUERY.format(0)}",
             "give one file with the whole diffusion model, with Wan's original tensor names",
         )
-    found, expected = _tensor_features(original), _config_features(config)
+    width, channels, *kernel = original["patch_embedding.weight"]
+    layers = sum(_QUERY.format(layer) in original for layer in range(len(original)))
+    channels = channels if kernel else channels // FLAT_PATCH
+    found = (width, layers, channels, _PICTURE in original, _TWO_PICTURES in original)
+    sees, sees_two = config.get("image_dim") is not None, config.get("pos_embed_seq_len") is not None
+    expected = (transformer_width(config), config["num_layers"], config["in_channels"], sees, sees_two)
     if found != expected:
         raise ModelError(
             f"{file} is {_describe_features(found)},",
@@ -161,18 +151,6 @@ def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: 
             f"and the model is {needed}",
             f"use a preset {preset}, or give another file for --transformer",
         )
-
-
-def _tensor_features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int, int, bool, bool]:
-    width, channels, *kernel = shapes["patch_embedding.weight"]
-    channels = channels if kernel else channels // FLAT_PATCH
-    layers = sum(_QUERY.format(layer) in shapes for layer in range(len(shapes)))
-    return width, layers, channels, _PICTURE in shapes, _TWO_PICTURES in shapes
-
-
-def _config_features(config: Config) -> tuple[int, int, int, bool, bool]:
-    sees, sees_two = config.get("image_dim") is not None, config.get("pos_embed_seq_len") is not None
-    return transformer_width(config), config["num_layers"], config["in_channels"], sees, sees_two
 
 
 def _describe_features(features: tuple[int, int, int, bool, bool]) -> str:

@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable
 
 import jax
+import torch
 
 from backend.checkpoints.json_files import Config
 from backend.errors import ModelError, RequestError
 from backend.models.common.flat_attention import Positions, SparsePlan, as_array
-from backend.models.common.token_order import Grid, TokenOrder, order_by_curve, order_by_tiles
-from backend.models.spec import SPARSE
+from backend.models.spec import SPARSE, SparseAttention
 from backend.runtime.mesh import TOKEN_ALIGNMENT
 from backend.runtime.ulysses import OwnHeads, SparseHeadsResult
 from kernels.attention import SparseHeads, select_key_blocks, sla_attention, sol_attention, vsa_attention
@@ -29,8 +29,8 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
     A transformer that was trained with dense attention uses Sol-Attn if its threshold `tau` is not 0. `keep` is the share of the
     key blocks that each query block sees, for transformers that were trained with sparse attention.
 
-    The number of queries in a block must divide `TOKEN_ALIGNMENT`. If several chips share the queries of a head, each chip has a
-    multiple of `TOKEN_ALIGNMENT` tokens, so no block extends over two chips.
+    If several chips share the queries of a head, each chip has a multiple of `TOKEN_ALIGNMENT` tokens. The number of queries in a
+    block must divide this number, so that no block extends over two chips.
 
     Raises: ModelError if the number of queries in a block does not divide `TOKEN_ALIGNMENT`, or if the block sizes in `config`
     are not positive whole numbers. RequestError if `tau` is not 0 and the transformer was trained with sparse attention.
@@ -62,13 +62,6 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
     return SparsePlan(method=method, keep=keep, tau=tau, block_q=block_q, block_kv=block_kv, tile=tile)
 
 
-def make_token_order(plan: SparsePlan | None, grid: Grid) -> TokenOrder | None:
-    """Return the order of a video's tokens that the plan needs, as NumPy arrays. None if the tokens keep the video's order."""
-    if plan is not None and plan.method == "sol":
-        return order_by_curve(grid)
-    return None if plan is None or plan.tile is None else order_by_tiles(grid, plan.tile)
-
-
 def sparse_attention(
     attn, positions: Positions, head_width: int
 ) -> tuple[Callable[..., SparseHeadsResult], tuple[jax.Array, ...]]:
@@ -84,13 +77,19 @@ def sparse_attention(
         shared = (as_array(positions.order.counts),)
     elif plan.method == "sla":
         shared = as_array(attn.proj_l.weight), as_array(attn.proj_l.bias)
-    attend = {"vsa": _attend_vsa, "sol": _attend_sol}.get(plan.method, _attend_sla)
-    return functools.partial(attend, plan=plan, num_tokens=positions.num_tokens, head_width=head_width), shared
+    return functools.partial(attend_own_heads, plan=plan, num_tokens=positions.num_tokens, head_width=head_width), shared
 
 
-def _split_heads(own: OwnHeads, num_tokens: int, first_query: jax.Array | int, head_width: int) -> SparseHeads:
+def attend_own_heads(
+    own: OwnHeads, first_query: jax.Array | int, *shared: jax.Array, plan: SparsePlan, num_tokens: int, head_width: int
+) -> SparseHeadsResult:
+    """Compute the sparse attention `plan` for the heads of one chip.
+
+    `shared` are the numbers of tokens in each tile for VSA, weight and bias of the projection for SLA. Without a projection,
+    SLA's linear attention is left out.
+    """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (own.query, own.key, own.value))
-    return SparseHeads(
+    heads = SparseHeads(
         query=query,
         key=key,
         value=value,
@@ -99,29 +98,30 @@ def _split_heads(own: OwnHeads, num_tokens: int, first_query: jax.Array | int, h
         bounds=own.bounds,
         mean=None if own.mean is None else own.mean.reshape(own.mean.shape[0], 1, -1, head_width),
     )
+    counts = tiles = None
+    if plan.method == "vsa":
+        attended, tiles = vsa_attention(heads, plan.keep, plan.block_kv, shared[0], first_query // plan.block_q)
+    elif plan.method == "sol":
+        attended, counts = sol_attention(heads, plan.tau, plan.block_q, plan.block_kv, first_query)
+    else:
+        blocks = select_key_blocks(heads, plan.keep, plan.block_q, plan.block_kv)
+        attended = sla_attention(heads, blocks, (shared[0], shared[1]) if shared else None)
+    attended = attended.reshape(own.query.shape)
+    return SparseHeadsResult(
+        attended=attended, tiles=None if tiles is None else tiles.reshape(*tiles.shape[:2], -1), counts=counts
+    )
 
 
-def _attend_sla(
-    own: OwnHeads, first_query: jax.Array | int, *projection: jax.Array, plan: SparsePlan, num_tokens: int, head_width: int
-) -> SparseHeadsResult:
-    """Compute SLA, a sparse attention, for the heads of one chip. Without `projection`, leave out SLA's linear attention."""
-    heads = _split_heads(own, num_tokens, first_query, head_width)
-    blocks = select_key_blocks(heads, plan.keep, plan.block_q, plan.block_kv)
-    attended = sla_attention(heads, blocks, (projection[0], projection[1]) if projection else None)
-    return SparseHeadsResult(attended=attended.reshape(own.query.shape))
+def add_sparse_weights(model: torch.nn.Module, method: SparseAttention | None) -> None:
+    """Add the weights of the sparse attention `method` to each self-attention of a `WanTransformer3DModel`.
 
-
-def _attend_vsa(
-    own: OwnHeads, first_query: jax.Array | int, counts: jax.Array, *, plan: SparsePlan, num_tokens: int, head_width: int
-) -> SparseHeadsResult:
-    heads = _split_heads(own, num_tokens, first_query, head_width)
-    fine, coarse = vsa_attention(heads, plan.keep, plan.block_kv, counts, first_query // plan.block_q)
-    return SparseHeadsResult(attended=fine.reshape(own.query.shape), tiles=coarse.reshape(*coarse.shape[:2], -1))
-
-
-def _attend_sol(
-    own: OwnHeads, first_query: jax.Array | int, *, plan: SparsePlan, num_tokens: int, head_width: int
-) -> SparseHeadsResult:
-    heads = _split_heads(own, num_tokens, first_query, head_width)
-    attended, counts = sol_attention(heads, plan.tau, plan.block_q, plan.block_kv, first_query)
-    return SparseHeadsResult(attended=attended.reshape(own.query.shape), counts=counts)
+    SLA (arXiv:2509.24006) applies the projection `proj_l` [head width, head width] to each head's linear attention, in float32.
+    VSA (arXiv:2505.13389) multiplies its coarse attention by a gate for each token and channel, the result of `to_gate_compress`.
+    Other methods have no weights.
+    """
+    for block in model.blocks:
+        attention, width = block.attn1, model.config.attention_head_dim
+        if method == "sla":
+            attention.proj_l = torch.nn.Linear(width, width)
+        elif method == "vsa":
+            attention.to_gate_compress = torch.nn.Linear(attention.to_q.in_features, attention.to_q.out_features)

@@ -26,7 +26,7 @@ from backend.models.common.parts import (
     transformer_width,
     with_sparse_attention,
 )
-from backend.models.spec import SPARSE, Configs, Family, ModelSpec, Need, SparseAttention, unsupported_checkpoint
+from backend.models.spec import SPARSE, Configs, Family, ModelSpec, Need, unsupported_checkpoint
 from backend.models.wan.original import check_single_files, find_sparse_attention, original_name
 from backend.schemas.settings import VideoSettings
 from backend.schemas.windows import step_geometry
@@ -99,11 +99,7 @@ class WanFamily(Family):
     """The methods of `Family` that all families with Wan's transformer and autoencoder share."""
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`.
-
-        For the transformer, the tensors are the input projection and a weight of the last layer. The shape of the input
-        projection depends on the number of input channels.
-        """
+        """See `Family`. For the transformer, the tensors are the input projection and a weight of the last layer."""
         if part == "text_encoder":
             return t5_shapes(configs[part])
         if part == "vae":
@@ -123,7 +119,6 @@ class WanFamily(Family):
         return transformer_flops(config, tokens, keys, branches, request.quantize)
 
     def original_name(self, stem: str) -> str:
-        """Return a module's name in Wan's original checkpoints."""
         return original_name(stem)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
@@ -140,11 +135,22 @@ class PlainWanFamily(WanFamily):
     body = "backend.models.wan.model:WanModel"
 
     def read_spec(self, index: Config, configs: Configs) -> WanSpec:
-        """See `Family`."""
+        """See `Family`.
+
+        The conditioning "first_frame" needs the entry `expand_timesteps` in model_index.json. If the entry is missing, a
+        checkpoint with Wan 2.2's autoencoder counts as TI2V, because only TI2V has this autoencoder.
+        """
         check_networks(index, configs, TRANSFORMER)
-        transformer = configs["transformer"]
+        transformer, scales, latents = configs["transformer"], vae_scales(configs), configs["vae"]["z_dim"]
+        expands_timesteps = bool(index.get("expand_timesteps", scales == VAE_SCALES_22))
+        if transformer["in_channels"] == 2 * latents + scales[1] and not expands_timesteps:
+            conditioning = "channels"
+        elif transformer["in_channels"] == latents:
+            conditioning = "first_frame" if expands_timesteps else "none"
+        else:
+            raise channel_mismatch(configs, latents, SUPPORTED)
         features = {
-            "conditioning": _find_conditioning(index, configs),
+            "conditioning": conditioning,
             "num_experts": 2 if "transformer_2" in named_parts(index) else 1,
             "has_image_encoder": transformer.get("image_dim") is not None,
         }
@@ -152,16 +158,24 @@ class PlainWanFamily(WanFamily):
         for spec in SPECS:
             fits = all(getattr(spec, name) == value for name, value in features.items())
             if fits and (spec.inputs.get("last_image") == "must") == needs_last_image:
-                scales, boundary, method = vae_scales(configs), index.get("boundary_ratio"), _read_sparse(transformer)
+                boundary, method = index.get("boundary_ratio"), transformer.get(SPARSE)
+                if method is not None and method not in METHODS:
+                    raise unsupported_checkpoint(f"its transformer has the sparse attention {str(method)[:40]}", [SUPPORTED])
                 over_floor = OVER_FLOOR_SPARSE.get(method, spec.over_floor)
                 return dataclasses.replace(spec, scales=scales, boundary=boundary, sparse_attention=method, over_floor=over_floor)
         facts = features | {"needs_last_image": needs_last_image}
         raise unsupported_checkpoint(", ".join(f"{name.replace('_', ' ')}={value}" for name, value in facts.items()), [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. The tensors in single-file transformers have Wan's original names or diffusers' names."""
+        """See `Family`. The tensors in single-file transformers have Wan's original names or diffusers' names.
+
+        The sparse attention "sla-map" has no weights of its own. It is recognised by weights in fp4, and by the word "sparse" in
+        the name of the file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
+        """
         check_single_files(checkpoint)
-        return with_sparse_attention(checkpoint, _find_sparse(checkpoint))
+        tensors, path = checkpoint.tensors(PART), file_path(checkpoint.transformer_files[PART])
+        is_map = is_named_sparse(path) and any(place.dtype == FP4 for place in tensors.values())
+        return with_sparse_attention(checkpoint, find_sparse_attention(tensors) or ("sla-map" if is_map else None))
 
     def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
         """See `Family`. Adds the method of sparse attention to the transformer's configuration, unless it is there."""
@@ -172,24 +186,6 @@ class PlainWanFamily(WanFamily):
 
 
 WAN = PlainWanFamily()
-
-
-def _find_sparse(checkpoint: Checkpoint) -> SparseAttention | None:
-    """Return the method of sparse attention of single-file transformers, None for dense attention.
-
-    The method "sla-map" has no weights of its own. A transformer with this method is recognised by weights in fp4, and by the
-    word "sparse" in the name of the file, its folder or its repository, as in lightx2v/Wan2.2-NVFP4-Sparse.
-    """
-    tensors, file = checkpoint.tensors(PART), checkpoint.transformer_files[PART]
-    is_map = is_named_sparse(file_path(file)) and any(place.dtype == FP4 for place in tensors.values())
-    return find_sparse_attention(tensors) or ("sla-map" if is_map else None)
-
-
-def _read_sparse(transformer: Config) -> SparseAttention | None:
-    method = transformer.get(SPARSE)
-    if method is not None and method not in METHODS:
-        raise unsupported_checkpoint(f"its transformer has the sparse attention {str(method)[:40]}", [SUPPORTED])
-    return method
 
 
 def transformer_flops(config: Config, queries: int, keys: int, branches: int, quantize: Quantize) -> StepFlops:
@@ -227,30 +223,11 @@ def check_networks(index: Config, configs: Configs, transformer: str) -> None:
     check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
     check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)
     if "transformer_2" in configs:
-        _check_experts(configs["transformer"], configs["transformer_2"])
-
-
-def _check_experts(first: Config, second: Config) -> None:
-    names = [name for name in first if not name.startswith("_") and first[name] != second.get(name)]
-    if names:
-        raise ModelError(
-            f"transformer_2/config.json says {names[0]}={second.get(names[0])},",
-            f"and transformer/config.json says {first[names[0]]}: both experts must have the same sizes",
-            "give a checkpoint with two matching experts",
-        )
-
-
-def _find_conditioning(index: Config, configs: Configs) -> Conditioning:
-    """Return how an image reaches the transformer. Raises: ModelError if the number of input channels is not supported.
-
-    The result "first_frame" needs the entry `expand_timesteps` in model_index.json. If the entry is missing, a checkpoint with
-    Wan 2.2's autoencoder counts as TI2V, because only TI2V has this autoencoder.
-    """
-    expands_timesteps = bool(index.get("expand_timesteps", vae_scales(configs) == VAE_SCALES_22))
-    latents, in_channels = configs["vae"]["z_dim"], configs["transformer"]["in_channels"]
-    mask = vae_scales(configs)[1]
-    if in_channels == 2 * latents + mask and not expands_timesteps:
-        return "channels"
-    if in_channels == latents:
-        return "first_frame" if expands_timesteps else "none"
-    raise channel_mismatch(configs, latents, SUPPORTED)
+        first, second = configs["transformer"], configs["transformer_2"]
+        names = [name for name in first if not name.startswith("_") and first[name] != second.get(name)]
+        if names:
+            raise ModelError(
+                f"transformer_2/config.json says {names[0]}={second.get(names[0])},",
+                f"and transformer/config.json says {first[names[0]]}: both experts must have the same sizes",
+                "give a checkpoint with two matching experts",
+            )

@@ -56,7 +56,6 @@ class TextEncoder(TextEncoderBase):
         lengths: tuple[int, ...] = LENGTHS,
         is_cleaned: bool = True,
     ) -> None:
-        """Build the encoder. If `is_cleaned` is true, `tokenize` cleans prompts first. Text is padded to one of `lengths`."""
         with torch.device("meta"):
             self._model = UMT5EncoderModel(UMT5Config(**network_settings(config))).eval()
         self._tokenizer, self._lengths, self._is_cleaned = tokenizer, lengths, is_cleaned
@@ -64,8 +63,7 @@ class TextEncoder(TextEncoderBase):
     def tokenize(self, prompts: list[str]) -> TextTokens:
         """Tokenize prompts. Without a tokenizer, return only the shapes of the arrays.
 
-        All prompts are padded to the same length: the smallest of the encoder's lengths that is longer than the longest prompt,
-        else the full length.
+        All prompts are padded to the smallest length that is longer than the longest prompt, else to the full length.
         """
         if self._tokenizer is None:
             ids = jax.ShapeDtypeStruct((len(prompts), TEXT_TOKENS), jnp.int32)
@@ -78,32 +76,21 @@ class TextEncoder(TextEncoderBase):
         width = next(length for length in self._lengths if length > max(lengths) or length == TEXT_TOKENS)
         ids = pad_ids(tokens, width, self._tokenizer.pad_token_id)
         mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
-        return TextTokens(ids=ids, mask=mask, bias=_attention_bias(lengths, width), notes=notes)
+        bias = None
+        if width < TEXT_TOKENS:  # the last position represents all padding positions up to the full length
+            bias = np.zeros((len(lengths), 1, 1, width), np.float32)
+            for row, length in zip(bias, lengths, strict=True):
+                row[0, 0, length:] = -np.inf
+                row[0, 0, -1] = np.log(TEXT_TOKENS - length)
+        return TextTokens(ids=ids, mask=mask, bias=bias, notes=notes)
 
     @classmethod
     def weight_spec(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """See `backend.models.common.text`. The weights of the relative position bias are replicated."""
         return P() if "relative_attention_bias" in name else super().weight_spec(layout, name, shape)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """Encode the ids and mask of `TextTokens` to embeddings [B, L, D], zero for padding. This method is pure."""
         return embed_masked(self._model, weights, ids, mask)
-
-
-def _attention_bias(lengths: tuple[int, ...], width: int) -> np.ndarray | None:
-    """Return the attention bias [B, 1, 1, width] for prompts of `lengths` tokens. None if `width` is `TEXT_TOKENS`.
-
-    The model attends to the prompt and to padding up to `TEXT_TOKENS` positions. All padding embeddings are equal, so the last
-    position can represent all padding. The bias of the last position is the logarithm of the number of padding positions up to
-    `TEXT_TOKENS`. The bias is 0 for the prompt's tokens, and -inf for the other padding positions.
-    """
-    if width == TEXT_TOKENS:
-        return None
-    bias = np.zeros((len(lengths), 1, 1, width), np.float32)
-    for row, length in zip(bias, lengths, strict=True):
-        row[0, 0, length:] = -np.inf
-        row[0, 0, -1] = np.log(TEXT_TOKENS - length)
-    return bias
 
 
 def clean_prompt(prompt: str) -> str:

@@ -1,7 +1,6 @@
 """The Wan transformer: diffusers' modules with this project's attention. One scan over stacked weights runs all layers.
 
-With guidance, the batch has two samples: the prompt first, then the negative prompt. The text's keys and values in every layer
-depend only on prompt and images, so they are computed before the steps.
+With guidance, the batch has two samples: the prompt first, then the negative prompt.
 
 In Wan 2.2 TI2V, the clean latent frames of an image or clip replace the first latent frames (`expand_timesteps`). The tokens of
 these frames have timestep 0, all other tokens have the step's timestep. Therefore two time embeddings are enough for all tokens.
@@ -22,17 +21,16 @@ from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.json_files import Config
-from backend.models.common.flat_attention import BlockCounts, Positions, SparsePlan
+from backend.models.common.flat_attention import Positions, SparsePlan
 from backend.models.common.modules import select_prefix
 from backend.models.common.step_cache import StepCache, describe_cache
-from backend.models.common.token_order import TokenOrder
+from backend.models.common.token_order import TokenOrder, order_by_curve, order_by_tiles
 from backend.models.common.transformer import ClipTransformer, RunLayer, layer_at
 from backend.models.spec import SPARSE
-from backend.models.wan.attention import KernelAttention, TextKeys, image_keys, text_keys
+from backend.models.wan.attention import KernelAttention, TextKeys, text_keys
 from backend.models.wan.block import run_block
-from backend.models.wan.sparse_attention import make_token_order
-from backend.models.wan.sparse_weights import add_sparse_weights
-from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, as_leaf, partition, with_sharding
+from backend.models.wan.sparse_attention import add_sparse_weights
+from backend.runtime.mesh import POSITIONS, STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, partition, with_sharding
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.weights.stacked import StackedWeights
@@ -55,7 +53,6 @@ class TextContext:
 
     @property
     def num_branches(self) -> int:
-        """The number of guidance branches in a step."""
         return 1 if self.nag is not None else self.key.shape[1]
 
 
@@ -105,15 +102,8 @@ class _Time:
     still_tokens: int
     order: TokenOrder | None
 
-    def token_embeddings(self, tokens: int) -> jax.Array:
-        """Return the time embedding of each token, [1, S, D], or [1, 1, D] if all tokens have the same."""
-        return self._select_per_token(self.embedding, tokens)
-
-    def token_modulations(self, tokens: int) -> jax.Array:
-        """Return the modulation of each token, [1, S, 6, D], or [1, 1, 6, D] if all tokens have the same."""
-        return self._select_per_token(self.modulation, tokens)
-
-    def _select_per_token(self, values: jax.Array, tokens: int) -> jax.Array:
+    def per_token(self, values: jax.Array, tokens: int) -> jax.Array:
+        """Return the value of `values` [N, ...] for each token, [1, S, ...], or [1, 1, ...] if all tokens have the same."""
         if not self.still_tokens:
             return values[None]
         numbers = jnp.arange(tokens)
@@ -174,14 +164,11 @@ class Denoiser(ClipTransformer):
         self.config = config
         self._cuts_copies = self.heads * self.head_width >= WIDE
         self._block = self._model.blocks[0]
-        self._attend_by_kernel(self._block)
+        for attn in (self._block.attn1, self._block.attn2):
+            attn.set_processor(KernelAttention(layout))
         config = self._model.config  # unlike the argument, it has defaults for entries that older files lack
         self._patch = config.patch_size
         self._rope = WanRotaryPosEmbed(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
-
-    def _attend_by_kernel(self, block: torch.nn.Module) -> None:
-        for attn in (block.attn1, block.attn2):
-            attn.set_processor(KernelAttention(self._layout))
 
     def _weight_dtype(self, name: str, dtype: jnp.dtype) -> jnp.dtype:
         return weight_dtype(name, dtype)
@@ -202,7 +189,11 @@ class Denoiser(ClipTransformer):
                 frame_values = np.repeat(function(frame_angles), num_tokens // len(frame_angles), axis=0)
                 table[0, :, 0, : frame_angles.shape[1]] = frame_values
         frames, height, width = (length // side for length, side in zip(latent_shape[2:], self._patch, strict=True))
-        order = make_token_order(sparse, (frames, height, width))
+        order = None
+        if sparse is not None and sparse.method == "sol":
+            order = order_by_curve((frames, height, width))
+        elif sparse is not None and sparse.tile is not None:
+            order = order_by_tiles((frames, height, width), sparse.tile)
         if order is not None:
             tables, num_tokens = [table[:, order.tokens] for table in tables], len(order.tokens)
             order = yield Put(order, self._layout.replicated)
@@ -220,11 +211,16 @@ class Denoiser(ClipTransformer):
         [images, tokens, D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens
         with the text.
         """
-        text = text.astype(weights.outer["proj_out.weight"].dtype)
-        embedded = self._embed_condition("text_embedder", weights, text)
-        image_tokens = None if image is None else self._embed_condition("image_embedder", weights, image.astype(text.dtype))
-        if image_tokens is not None and self._block.attn2.add_k_proj is None:
-            embedded, bias, image_tokens = *_join_image_and_text(image_tokens, embedded, bias), None
+        text, image_tokens = text.astype(weights.outer["proj_out.weight"].dtype), None
+        embedded = self._call_outer("condition_embedder.text_embedder", weights, text)
+        if image is not None:
+            image_tokens = self._call_outer("condition_embedder.image_embedder", weights, image.astype(text.dtype))
+        if image_tokens is not None and self._block.attn2.add_k_proj is None:  # the images' tokens precede each branch's text
+            image_tokens = jnp.broadcast_to(image_tokens, (len(embedded), *image_tokens.shape[1:]))
+            bias = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image_tokens.shape[1], 0)))
+            embedded, image_tokens = jnp.concatenate([image_tokens, embedded], axis=1), None
+
+        image_keys = functools.partial(text_keys, of_images=True)
 
         def one_layer(_, block: dict[str, jax.Array]):
             parameters = select_prefix(self._gather_layer(block), "attn2.")
@@ -239,21 +235,16 @@ class Denoiser(ClipTransformer):
         pair = cast(tuple[jax.Array, jax.Array] | None, tuple(image_pair) or None)
         return TextContext(key=key, value=value, bias=bias, image=pair)
 
-    def _embed_condition(self, name: str, weights: StackedWeights, value: jax.Array) -> jax.Array:
-        return self._call_outer(f"condition_embedder.{name}", weights, value)
-
     def text_sharding(self, shapes: TextContext) -> TextContext:
         """Return the shardings of `prepare_text`'s result: heads over tp, guidance branches over dp."""
-        sharding = self._layout.sharding(STACKED_TEXT_HEADS)
-        keys = dataclasses.replace(shapes, bias=None)
-        return dataclasses.replace(with_sharding(keys, sharding), bias=with_sharding(shapes.bias, self._layout.replicated))
+        keys = with_sharding(dataclasses.replace(shapes, bias=None), self._layout.sharding(STACKED_TEXT_HEADS))
+        return dataclasses.replace(keys, bias=with_sharding(shapes.bias, self._layout.replicated))
 
     def _layer_runner(self, time: _Time, context: Context) -> RunLayer:
         text = context.text
         return lambda tokens, layer: (self._run_layer(*tokens, layer, time, text.bias, context.positions, text.nag),)
 
     def _layers(self, weights: StackedWeights, context: Context) -> tuple:
-        """Return the layers' weights, and the layers' keys and values of text and images."""
         text = context.text
         return weights.stacks[BLOCKS], text.key, text.value, text.image
 
@@ -279,10 +270,6 @@ class Denoiser(ClipTransformer):
         after, counts = jax.lax.fori_loop(1, self._model.config.num_layers, run, (first, jnp.zeros(2, jnp.float32)))
         return self._finish(weights, after[0], time, context.positions, latents.shape), counts
 
-    def describe_counts(self) -> BlockCounts:
-        """Describe the shapes and shardings of the `BlockCounts` with which the first step with Sol-Attn starts."""
-        return BlockCounts(totals=as_leaf(jax.ShapeDtypeStruct((2,), jnp.float32, sharding=self._layout.replicated)))
-
     def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
         """Describe the shapes and shardings of an empty step cache."""
         shape = (text.num_branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
@@ -295,11 +282,28 @@ class Denoiser(ClipTransformer):
 
         `FirstFrames` replace the first latent frames, and their tokens have timestep 0.
         """
-        condition, order = context.condition, context.positions.order
-        hidden = self._embed_patches(weights, _apply_condition(latents, condition), context.text.num_branches, order)
-        still_frames = condition.latents.shape[2] if isinstance(condition, FirstFrames) else 0
-        still_tokens = self.num_tokens(latents.shape) // latents.shape[2] * still_frames
-        return (self._pad_tokens(hidden, context.positions),), self._embed_time(weights, timestep, still_tokens, order)
+        condition, positions, still_tokens = context.condition, context.positions, 0
+        hidden = latents
+        if isinstance(condition, FirstFrames):
+            hidden = jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
+            still_tokens = self.num_tokens(latents.shape) // latents.shape[2] * condition.latents.shape[2]
+        elif isinstance(condition, ImageChannels):
+            hidden = jnp.concatenate([latents, condition.values.astype(latents.dtype)], axis=1)
+        kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
+        patches = to_patches(hidden.astype(kernel.dtype), self._patch)
+        if positions.order is not None:  # patches are small, so that reordering them costs less than reordering tokens
+            patches = jnp.take(patches, positions.order.tokens, axis=1)
+        tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
+        tokens = self._pad_tokens(jnp.broadcast_to(tokens, (context.text.num_branches, *tokens.shape[1:])), positions)
+        timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
+        embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
+        time = _Time(
+            embedding=self._layout.constrain(embedding, P()),
+            modulation=self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1),
+            still_tokens=still_tokens,
+            order=positions.order,
+        )
+        return (tokens,), time
 
     def _run_layer(
         self,
@@ -312,74 +316,32 @@ class Denoiser(ClipTransformer):
     ) -> jax.Array:
         """Run one layer on tokens [B, S, D]. `layer` has the layer's weights, and its keys and values of text and images."""
         block, key, value, image = layer
-        keys, modulation = (
-            TextKeys(key=key, value=value, bias=bias, image=image, nag=nag),
-            time.token_modulations(hidden.shape[1]),
-        )
+        keys = TextKeys(key=key, value=value, bias=bias, image=image, nag=nag)
+        modulation = time.per_token(time.modulation, hidden.shape[1])
         run = functools.partial(run_block, layout=self._layout)
         hidden = call_module(self._block, self._gather_layer(block), run, hidden, keys, modulation, positions)
         return self._layout.constrain(hidden, TOKENS)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: _Time, positions: Positions, shape) -> jax.Array:
-        velocity = self._project_out(weights, hidden, time.token_embeddings(hidden.shape[1]))[:, : positions.num_tokens]
+        embedding = time.per_token(time.embedding, hidden.shape[1])
+        shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + embedding[:, :, None], 2, 0)
+        hidden = self._call_outer("norm_out", weights, hidden.astype(jnp.float32))
+        hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
+        patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
+        velocity = patches.astype(jnp.float32)[:, : positions.num_tokens]
         if positions.order is not None:
             velocity = self._layout.constrain(velocity, partition("branches", None, None))
             velocity = jnp.take(velocity, positions.order.places, axis=1)
-        return _from_patches(velocity, shape, self._patch)
+        _, _, frames, height, width = shape
+        t, h, w = self._patch  # the values of a patch are ordered by time, height, width and channel
+        split = velocity.reshape(velocity.shape[0], frames // t, height // h, width // w, t, h, w, -1)
+        return split.transpose(0, 7, 1, 4, 2, 5, 3, 6).reshape(velocity.shape[0], -1, frames, height, width)
 
     def _pad_tokens(self, hidden: jax.Array, positions: Positions) -> jax.Array:
         """Pad the tokens to a multiple that the layout needs, and shard them."""
         padding = positions.cosine.shape[1] - hidden.shape[1]
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
         return self._layout.constrain(padded, TOKENS)
-
-    def _embed_patches(
-        self, weights: StackedWeights, latents: jax.Array, batch: int, order: TokenOrder | None = None
-    ) -> jax.Array:
-        """Embed latents as tokens [B, S, D], repeated for `batch` guidance branches. `order` can add padding between tokens."""
-        kernel, bias = weights.outer["patch_embedding.weight"], weights.outer["patch_embedding.bias"]
-        patches = to_patches(latents.astype(kernel.dtype), self._patch)
-        if order is not None:  # patches are small, so that reordering them costs less than reordering tokens
-            patches = jnp.take(patches, order.tokens, axis=1)
-        tokens = patches @ kernel.reshape(kernel.shape[0], -1).T + bias
-        return jnp.broadcast_to(tokens, (batch, *tokens.shape[1:]))
-
-    def _embed_time(
-        self, weights: StackedWeights, timestep: jax.Array, still_tokens: int, order: TokenOrder | None = None
-    ) -> _Time:
-        """Embed the step's timestep. If `still_tokens` is not 0, embed timestep 0 too."""
-        timesteps = jnp.stack([timestep, jnp.zeros_like(timestep)]) if still_tokens else timestep[None]
-        embedding, modulation = self._call_outer("condition_embedder", weights, timesteps, function=_time_embedding)
-        return _Time(
-            embedding=self._layout.constrain(embedding, P()),
-            modulation=self._layout.constrain(modulation, P()).reshape(len(timesteps), 6, -1),
-            still_tokens=still_tokens,
-            order=order,
-        )
-
-    def _project_out(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array) -> jax.Array:
-        """Project tokens to patches of velocity [B, S, patch volume * C] float32."""
-        shift, scale = jnp.moveaxis(weights.outer["scale_shift_table"] + time[:, :, None], 2, 0)
-        hidden = self._call_outer("norm_out", weights, hidden.astype(jnp.float32))
-        hidden = (hidden * (1 + scale) + shift).astype(weights.outer["proj_out.weight"].dtype)
-        patches = hidden @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
-        return patches.astype(jnp.float32)
-
-
-def _join_image_and_text(image: jax.Array, text: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-    """Put the images' tokens [1, I, D] before each branch's text [B, L, D]. The bias is 0 for the images' tokens."""
-    image = jnp.broadcast_to(image, (len(text), *image.shape[1:]))
-    widened = None if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (image.shape[1], 0)))
-    return jnp.concatenate([image, text], axis=1), widened
-
-
-def _apply_condition(latents: jax.Array, condition: Condition) -> jax.Array:
-    """Build the transformer's input: `FirstFrames` replace the first latent frames, `ImageChannels` are appended as channels."""
-    if isinstance(condition, FirstFrames):
-        return jnp.concatenate([condition.latents, latents[:, :, condition.latents.shape[2] :]], axis=2)
-    if isinstance(condition, ImageChannels):
-        return jnp.concatenate([latents, condition.values.astype(latents.dtype)], axis=1)
-    return latents
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
@@ -407,14 +369,3 @@ def to_patches(latents: jax.Array, patch: tuple[int, int, int]) -> jax.Array:
     t, h, w = patch
     split = latents.reshape(batch, channels, frames // t, t, height // h, h, width // w, w)
     return split.transpose(0, 2, 4, 6, 1, 3, 5, 7).reshape(batch, -1, channels * math.prod(patch))
-
-
-def _from_patches(patches: jax.Array, latent_shape: tuple[int, ...], patch: tuple[int, int, int]) -> jax.Array:
-    """Join patches [B, S, patch volume * C] to latents [B, C, F, H, W].
-
-    The values of a patch are ordered by time, height, width and channel, as the module `proj_out` returns them.
-    """
-    _, _, frames, height, width = latent_shape
-    t, h, w = patch
-    split = patches.reshape(patches.shape[0], frames // t, height // h, width // w, t, h, w, -1)
-    return split.transpose(0, 7, 1, 4, 2, 5, 3, 6).reshape(patches.shape[0], -1, frames, height, width)

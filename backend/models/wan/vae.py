@@ -50,16 +50,12 @@ class VideoAutoencoder(StreamedAutoencoder):
         return vae_tpu.can_run(self._vae.config)
 
     def _normalise(self, latents: jax.Array) -> jax.Array:
-        mean, std = self._mean_and_std(latents.dtype)
+        mean, std = (jnp.asarray(values, latents.dtype).reshape(1, -1, 1, 1, 1) for values in (self._mean, self._std))
         return (latents - mean) / std
 
     def _denormalise(self, latents: jax.Array) -> jax.Array:
-        mean, std = self._mean_and_std(latents.dtype)
+        mean, std = (jnp.asarray(values, latents.dtype).reshape(1, -1, 1, 1, 1) for values in (self._mean, self._std))
         return latents * std + mean
-
-    def _mean_and_std(self, dtype) -> tuple[jax.Array, jax.Array]:
-        mean, std = (jnp.asarray(values, dtype).reshape(1, -1, 1, 1, 1) for values in (self._mean, self._std))
-        return mean, std
 
     @staticmethod
     def _encode_frames(vae: AutoencoderKLWan, pixels: torch.Tensor, caches: dict[int, torch.Tensor] | None) -> Any:
@@ -80,10 +76,7 @@ class VideoAutoencoder(StreamedAutoencoder):
 
 
 def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | None = None) -> list[object]:
-    """Return the list of caches that diffusers' layers read and write, with one entry per convolution.
-
-    Some convolutions have no cache, so the layers do not use the last entries.
-    """
+    """Return the list of caches that diffusers' layers read and write, with at least as many entries as they use."""
     count = sum(isinstance(module, WanCausalConv3d) for module in network.modules())
     return [None if caches is None else caches.get(index) for index in range(count)]
 

@@ -5,7 +5,8 @@ SiLU that follow, so each array is read only once. The results are the results o
 that norms read float32. The layers are in `backend.models.wan.vae_tpu_layers`.
 """
 
-import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -42,23 +43,22 @@ def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
         if isinstance(module, WanRMS_norm):
             arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv2d | torch.nn.Conv3d):
-            arranged |= _arrange_convolution(name, weights)
+            weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+            weight = weight if weight.ndim == 5 else weight[:, :, None]
+            if weight.shape[3] == 3:
+                arranged |= {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
+                continue
+            parts = 3 if name.endswith("to_qkv") else 1
+            if name.endswith("time_conv"):
+                parts = max(1, weight.shape[0] // weight.shape[1])
+            matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [frames of the kernel, output channels, input channels]
+            split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
+            padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
+            # Each part of a bias is padded separately. The bias of attention has three parts: query, key and value. The bias of
+            # a convolution in the decoder that makes two frames from one has two parts.
+            biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
+            arranged |= {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
     return arranged
-
-
-def _arrange_convolution(name: str, weights: Weights) -> dict[str, jax.Array]:
-    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-    weight = weight if weight.ndim == 5 else weight[:, :, None]
-    if weight.shape[3] == 3:
-        return {f"{name}.weight": arrange_weight(weight), f"{name}.bias": padded_vector(bias)}
-    parts = 3 if name.endswith("to_qkv") else max(1, weight.shape[0] // weight.shape[1]) if name.endswith("time_conv") else 1
-    matrices = jnp.moveaxis(weight[..., 0, 0], 2, 0)  # [frames of the kernel, output channels, input channels]
-    split = matrices.reshape(matrices.shape[0], parts, -1, matrices.shape[2])
-    padding = [(0, 0), (0, 0)] + [(0, padded_channels(size) - size) for size in split.shape[2:]]
-    # Each part of a bias is padded separately. The bias of attention has three parts: query, key and value. The bias of a
-    # convolution in the decoder that makes two frames from one has two parts.
-    biases = jnp.stack([padded_vector(part) for part in bias.reshape(parts, -1)])
-    return {f"{name}.weight": jnp.pad(split, padding).transpose(0, 3, 1, 2), f"{name}.bias": biases}
 
 
 def decode(
@@ -69,10 +69,8 @@ def decode(
     `weights` is the result of `arrange`. `caches` are the caches that the previous call returned, None for the first latent
     frame. F is 1 for the first latent frame, 4 for all others. Returns the pixels and the new caches.
     """
-    height, width = latents.shape[3:]
-    size = height, width
-    plan = _Plan(vae=vae, strips=Strips.choose(layout, *size), size=size, interpret=interpret)
-    pixels, after = plan.run(LayerRunner.decode, weights, latents, caches, patch=vae.config.patch_size or 1)
+    run = functools.partial(_run, vae, layout, latents.shape[3:], interpret, LayerRunner.decode)
+    pixels, after = run(weights, latents, caches, patch=vae.config.patch_size or 1)
     return pixels[None].clip(-1.0, 1.0), after
 
 
@@ -84,82 +82,63 @@ def encode(
     `caches` are the caches that the previous call returned, None for the first latent frame. F is 1 for the first latent frame,
     4 for all others. Returns the moments and the new caches.
     """
-    pixels = _to_patches(pixels, vae.config.patch_size or 1)
-    height, width = (side // SPATIAL_SCALE for side in pixels.shape[3:])
-    size = height, width
-    plan = _Plan(vae=vae, strips=Strips.choose(layout, *size), size=size, interpret=interpret)
-    moments, after = plan.run(LayerRunner.encode, weights, pixels, caches, shrinks=SPATIAL_SCALE)
+    patch = vae.config.patch_size or 1
+    batch, channels, frames, height, width = pixels.shape
+    # Split the pixels into patches. The channels of a patch have the same order as in diffusers.
+    parts = pixels.reshape(batch, channels, frames, height // patch, patch, width // patch, patch)
+    pixels = parts.transpose(0, 1, 6, 4, 2, 3, 5).reshape(batch, -1, frames, height // patch, width // patch)
+    size = tuple(side // SPATIAL_SCALE for side in pixels.shape[3:])
+    run = functools.partial(_run, vae, layout, size, interpret, LayerRunner.encode)
+    moments, after = run(weights, pixels, caches, shrinks=SPATIAL_SCALE)
     return moments[None], after
 
 
-def _to_patches(pixels: jax.Array, size: int) -> jax.Array:
-    """Split pixels [1, C, F, height, width] into patches, [1, C * size * size, F, height / size, width / size].
+def _run(
+    vae: AutoencoderKLWan,
+    layout: Layout,
+    size: Sequence[int],
+    interpret: bool,
+    method: Callable,
+    weights: Weights,
+    array: jax.Array,
+    caches: Caches | None,
+    *,
+    shrinks: int = 1,
+    patch: int = 1,
+) -> tuple[jax.Array, Caches]:
+    """Run `method` of `LayerRunner` on every chip, for latents with the height and width `size`.
 
-    The channels of a patch have the same order as in diffusers.
+    `array` is [1, C, F, `shrinks` * latent height, `shrinks` * latent width]. The last convolution returns patches: one position
+    has the channels of `patch` x `patch` pixels. This function splits the patches into pixels. Returns the joined result
+    [C, F, height, width], and the new caches.
     """
-    batch, channels, frames, height, width = pixels.shape
-    parts = pixels.reshape(batch, channels, frames, height // size, size, width // size, size)
-    return parts.transpose(0, 1, 6, 4, 2, 3, 5).reshape(batch, -1, frames, height // size, width // size)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """A run of the encoder or decoder on one latent frame. `size` is the height and width of the latents."""
-
-    vae: AutoencoderKLWan
-    strips: Strips
-    size: tuple[int, int]
-    interpret: bool
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the latents, or of columns if the strips are transposed."""
-        return self.size[1] if self.strips.is_transposed else self.size[0]
-
-    def run(self, method, weights: Weights, array: jax.Array, caches: Caches | None, *, shrinks: int = 1, patch: int = 1):
-        """Run `method` of `LayerRunner` on every chip.
-
-        `array` is [1, C, F, `shrinks` * latent height, `shrinks` * latent width]. The last convolution returns patches: one
-        position has the channels of `patch` x `patch` pixels. This method splits the patches into pixels. Returns the joined
-        result [C, F, height, width], and the new caches.
-        """
-        strips, rows = self.strips, shrinks * self.rows
-        chip_weights = {
-            name: _swap_rows_and_columns(name, value) if strips.is_transposed else value for name, value in weights.items()
+    height, width = size
+    strips = Strips.choose(layout, height, width)
+    rows = width if strips.is_transposed else height
+    if strips.is_transposed:  # only a result of `arrange_weight` has three axes
+        weights = {
+            name: swap_rows_and_columns(value, frames=1 if ".resample." in name else 3) if value.ndim == 3 else value
+            for name, value in weights.items()
         }
-        widths = {name: module.gamma.numel() for name, module in self.vae.named_modules() if isinstance(module, WanRMS_norm)}
+    widths = {name: module.gamma.numel() for name, module in vae.named_modules() if isinstance(module, WanRMS_norm)}
 
-        def one_chip(chip_weights: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
-            chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=self.interpret)
-            runner = LayerRunner(chip, chip_weights, widths, caches, rows)
-            frames_out, channels = method(runner, self.vae, frames)
-            return self._to_frames(frames_out[:, :, : runner.rows], channels, patch), runner.after
-
-        return strips.run_on_chips(one_chip, chip_weights, strips.to_strips(array, shrinks * padded_rows(self.rows)), caches)
-
-    def _to_frames(self, frames: jax.Array, channels: int, patch: int) -> jax.Array:
-        """Convert a strip [F, columns, rows, N] to [C, F, height, width]. N channels are C * patch * patch channels and padding.
-
-        Products with matrices of zeros and ones move the channels to other axes, without rounding. On a TPU these products are
-        faster than copies.
-        """
+    def one_chip(chip_weights: Weights, frames: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
+        chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=interpret)
+        runner = LayerRunner(chip, chip_weights, widths, caches, shrinks * rows)
+        frames, channels = method(runner, vae, frames)
+        frames = frames[:, :, : runner.rows]
         if patch == 1:
-            return self.strips.from_strip(frames, channels)
+            return strips.from_strip(frames, channels), runner.after
+        # Products with matrices of zeros and ones move the channels to other axes, without rounding. On a TPU these products are
+        # faster than copies.
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
         # As in diffusers, the channels have a patch's pixels column by column. A transposed strip has the
         # video's rows as columns. Therefore the rows and columns of each patch are swapped too.
         parts = first.reshape(-1, patch, patch, *first.shape[1:])
-        parts = parts.swapaxes(1, 2) if self.strips.is_transposed else parts
-        columns, rows = (jnp.eye(patch * size, dtype=frames.dtype).reshape(-1, size, patch) for size in first.shape[2:])
-        parts = jnp.einsum("xwa,cabfwh->cbfxh", columns, parts)
-        return jnp.einsum("yhb,cbfxh->cfxy" if self.strips.is_transposed else "yhb,cbfxh->cfyx", rows, parts)
+        parts = parts.swapaxes(1, 2) if strips.is_transposed else parts
+        to_columns, to_rows = (jnp.eye(patch * side, dtype=frames.dtype).reshape(-1, side, patch) for side in first.shape[2:])
+        parts = jnp.einsum("xwa,cabfwh->cbfxh", to_columns, parts)
+        pixels = jnp.einsum("yhb,cbfxh->cfxy" if strips.is_transposed else "yhb,cbfxh->cfyx", to_rows, parts)
+        return pixels, runner.after
 
-
-def _swap_rows_and_columns(name: str, weight: jax.Array) -> jax.Array:
-    """Swap the rows and columns of the convolution kernel in a weight that `arrange_weight` returned.
-
-    Only such a weight has three axes. Any other weight is returned unchanged.
-    """
-    if weight.ndim != 3:
-        return weight
-    return swap_rows_and_columns(weight, frames=1 if ".resample." in name else 3)
+    return strips.run_on_chips(one_chip, weights, strips.to_strips(array, shrinks * padded_rows(rows)), caches)

@@ -5,7 +5,7 @@ weights.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
@@ -20,7 +20,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
     WanResidualUpBlock,
 )
 
-from backend.models.common.strip_layers import KEPT_FRAMES, Caches, Chip, Step, StripRunner, Weights
+from backend.models.common.strip_layers import KEPT_FRAMES, Step, StripRunner
 from kernels.causal_conv import Epilogue, causal_conv, rms_norm
 from kernels.causal_conv_tiling import padded_channels
 
@@ -39,43 +39,17 @@ class _Step(Step):
     shortcut: AvgDown3D | DupUp3D | None = None
 
 
-def _decoder_steps(decoder: Any) -> list[_Step]:
-    """List the decoder's modules between the first and the last convolution."""
-    steps = _middle_steps("decoder", decoder)
-    for index, block in enumerate(decoder.up_blocks):
-        name = f"decoder.up_blocks.{index}"
-        if isinstance(block, WanResidualUpBlock):
-            steps += _block_steps(name, block, {"upsampler": block.upsampler})
-        else:
-            steps += [_Step(name=f"{name}.resnets.{place}", module=resnet) for place, resnet in enumerate(block.resnets)]
-            steps += [_Step(name=f"{name}.upsamplers.0", module=module) for module in block.upsamplers or ()]
-    return steps
-
-
-def _encoder_steps(encoder: Any) -> list[_Step]:
-    """List the encoder's modules between the first and the last convolution."""
-    steps = []
-    for index, block in enumerate(encoder.down_blocks):
-        name = f"encoder.down_blocks.{index}"
-        if isinstance(block, WanResidualDownBlock):
-            steps += _block_steps(name, block, {"downsampler": block.downsampler})
-        else:
-            steps.append(_Step(name=name, module=block))
-    return steps + _middle_steps("encoder", encoder)
-
-
 def _block_steps(
-    name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler: Mapping[str, WanResample | None]
+    name: str, block: WanResidualUpBlock | WanResidualDownBlock, sampler: str, sampling: WanResample | None
 ) -> list[_Step]:
-    modules = {**{f"resnets.{place}": resnet for place, resnet in enumerate(block.resnets)}, **sampler}
-    steps = [_Step(name=f"{name}.{place}", module=module) for place, module in modules.items() if module is not None]
+    steps = [_Step(name=f"{name}.resnets.{place}", module=resnet) for place, resnet in enumerate(block.resnets)]
+    steps += [] if sampling is None else [_Step(name=f"{name}.{sampler}", module=sampling)]
     steps[0] = dataclasses.replace(steps[0], is_entered=True)
     steps[-1] = dataclasses.replace(steps[-1], shortcut=block.avg_shortcut)
     return steps
 
 
 def _middle_steps(name: str, network: Any) -> list[_Step]:
-    """List the modules of the middle block, which has the smallest frames."""
     block = network.mid_block
     places = {"resnets.0": block.resnets[0], "attentions.0": block.attentions[0], "resnets.1": block.resnets[1]}
     return [_Step(name=f"{name}.mid_block.{place}", module=module) for place, module in places.items()]
@@ -84,24 +58,34 @@ def _middle_steps(name: str, network: Any) -> list[_Step]:
 class LayerRunner(StripRunner):
     """Runs the encoder or the decoder on one chip. The caches' keys are numbers, in the order in which the layers run."""
 
-    def __init__(self, chip: Chip, weights: Weights, widths: Mapping[str, int], before: Caches | None, rows: int) -> None:
-        super().__init__(chip, weights, widths, before, rows)
-        self._entered: jax.Array | None = None  # the input of the current block
+    _entered: jax.Array | None = None  # the input of the current block
 
     def decode(self, vae: AutoencoderKLWan, frame: jax.Array) -> tuple[jax.Array, int]:
         """Decode a latent frame to pixels or patches of pixels. Also returns the number of channels without padding."""
-        pixels = self._run_network("decoder", self._multiply_channels("post_quant_conv", frame), _decoder_steps(vae.decoder))
-        return pixels, vae.config.out_channels
+        decoder = vae.decoder
+        steps = _middle_steps("decoder", decoder)
+        for index, block in enumerate(decoder.up_blocks):
+            name = f"decoder.up_blocks.{index}"
+            if isinstance(block, WanResidualUpBlock):
+                steps += _block_steps(name, block, "upsampler", block.upsampler)
+            else:
+                steps += [_Step(name=f"{name}.resnets.{place}", module=resnet) for place, resnet in enumerate(block.resnets)]
+                steps += [_Step(name=f"{name}.upsamplers.0", module=module) for module in block.upsamplers or ()]
+        frame = self._multiply_channels("post_quant_conv", frame)
+        return self._run_network("decoder", frame, steps), vae.config.out_channels
 
     def encode(self, vae: AutoencoderKLWan, frames: jax.Array) -> tuple[jax.Array, int]:
         """Encode pixels or patches of pixels to a latent frame's moments. Also returns the number of channels without padding."""
-        self._later_frames = TEMPORAL_SCALE
-        return self._multiply_channels(
-            "quant_conv", self._run_network("encoder", frames, _encoder_steps(vae.encoder))
-        ), 2 * vae.config.z_dim
+        self._later_frames, steps = TEMPORAL_SCALE, []
+        for index, block in enumerate(vae.encoder.down_blocks):
+            name = f"encoder.down_blocks.{index}"
+            is_residual = isinstance(block, WanResidualDownBlock)
+            plain = [_Step(name=name, module=block)]
+            steps += _block_steps(name, block, "downsampler", block.downsampler) if is_residual else plain
+        steps += _middle_steps("encoder", vae.encoder)
+        return self._multiply_channels("quant_conv", self._run_network("encoder", frames, steps)), 2 * vae.config.z_dim
 
     def _run_network(self, name: str, frames: jax.Array, steps: Sequence[_Step]) -> jax.Array:
-        """Run the whole network: the first convolution, the steps and the last convolution."""
         total, normalised = self._convolve(f"{name}.conv_in", frames, self._make_epilogue(steps[0].first_norm))
         _, normalised = self._run_steps(steps, f"{name}.norm_out", total, normalised)
         return self._convolve_sum(f"{name}.conv_out", normalised)
@@ -131,21 +115,14 @@ class LayerRunner(StripRunner):
         self._rows *= 2
         return outputs
 
-    @property
-    def _block_input(self) -> jax.Array:
-        assert self._entered is not None, "a block's first step stores it"
-        return self._entered
-
     def _repeat_input(self, shortcut: DupUp3D) -> tuple[jax.Array, jax.Array]:
         """Return the shortcut of a block that doubles rows and columns, as the two residuals of the convolution's `Epilogue`.
 
-        Two new rows replace each row. The first residual is added to the upper row of each pair, the second to the lower row.
-        `Epilogue` adds each value of a residual to several columns and frames.
-
-        If the block halves the channels, the video's upper row gets the input's channels 0, 2, 4, ..., and its lower row gets the
-        channels 1, 3, 5, ...
+        The first residual is added to the upper row of each pair of new rows, the second to the lower row. If the block halves
+        the channels, the video's upper row gets the input's channels 0, 2, 4, ..., and its lower row the channels 1, 3, 5, ...
         """
-        entered = self._block_input
+        entered = self._entered
+        assert entered is not None, "a block's first step stores it"
         if shortcut.in_channels == shortcut.out_channels:
             return entered, entered
         assert shortcut.in_channels == 2 * shortcut.out_channels and shortcut.factor_t == 1
@@ -164,11 +141,11 @@ class LayerRunner(StripRunner):
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
         """Return the shortcut of a block that halves rows and columns: the mean of each 2 x 2 pixels of the block's input.
 
-        If the block also halves the number of frames, it joins each pair of frames. The even channels of the joined frame are the
-        channels of the first frame, the odd channels are the channels of the second frame. A single frame, as at the start of a
-        video, counts as the second frame of a pair whose first frame is zero.
+        If the block also halves the number of frames, the even channels of a new frame are from the first frame of a pair, the
+        odd channels are from the second. A video's first frame counts as the second frame of a pair whose first frame is zero.
         """
-        entered = self._block_input
+        entered = self._entered
+        assert entered is not None, "a block's first step stores it"
         if shortcut.factor == 1:
             return entered
         values = entered.astype(jnp.float32)
@@ -229,16 +206,14 @@ class LayerRunner(StripRunner):
         """Run attention with one head over all pixels of a frame. The queries are this chip's strip, the keys are all strips."""
         hidden = rms_norm(total.astype(jnp.float32), *self._norm_weight(f"{name}.norm")).astype(total.dtype)
         query, key, value = jnp.split(self._multiply_channels(f"{name}.to_qkv", hidden), 3, axis=-1)
-        key, value = (self._gather_strips(array) for array in (key, value))
+        if self._chip.axes:
+            key, value = (jax.lax.all_gather(array, self._chip.axes, axis=1, tiled=True) for array in (key, value))
         scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
         scores *= self._widths[f"{name}.norm"] ** -0.5
         is_real = jnp.arange(key.shape[2]) < self._rows
         shares = jax.nn.softmax(jnp.where(is_real, scores, -jnp.inf), axis=(3, 4)).astype(value.dtype)
         attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
         return total + self._multiply_channels(f"{name}.proj", attended)
-
-    def _gather_strips(self, strip: jax.Array) -> jax.Array:
-        return jax.lax.all_gather(strip, self._chip.axes, axis=1, tiled=True) if self._chip.axes else strip
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """Run a convolution that sees two earlier frames. For a video's first frame, these are zero and left out."""
@@ -273,17 +248,15 @@ class LayerRunner(StripRunner):
         )
 
     def _multiply_channels(self, name: str, frames: jax.Array) -> jax.Array:
-        """Run a convolution with a kernel of one pixel, which is a matrix product over the channels."""
         product = jnp.einsum("fwhc,cpn->fwhpn", frames, self._weights[f"{name}.weight"][0], preferred_element_type=jnp.float32)
         product = (product + self._weights[f"{name}.bias"]).reshape(*frames.shape[:3], -1)
         return self._zero_padding_rows(product).astype(frames.dtype)
 
 
 def _select_channels(frames: jax.Array, picked: jax.Array) -> jax.Array:
-    """Select channels of `frames` [F, W, H, C]. The result is [F, W, H, N].
+    """Select channels of `frames` [F, W, H, C] by a matrix `picked` [C, N] of zeros and ones.
 
-    Each column of `picked` [C, N] has a 1 for the selected channel, and zeros elsewhere. A column of zeros gives a channel of
-    zeros. The selection is a matrix product, because moving single channels is slow on a TPU.
+    Moving single channels is slow on a TPU.
     """
     selected = jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=jnp.float32)
     return selected.astype(frames.dtype)

@@ -1,41 +1,25 @@
 """VACE's networks and the generation of a video. Everything is as in plain Wan, except the inputs for the control blocks."""
 
 import dataclasses
+from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
 from backend.media.source import build_source
-from backend.models.common.context_windows import WindowPrograms
+from backend.models.common.context_windows import WindowContexts
 from backend.models.common.flat_attention import Positions
+from backend.models.common.pixels import image_to_pixels, join_frames
 from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, Weights
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import TextContext
-from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_references, encode_source, prepare_control
+from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_source
 from backend.models.wan_vace.transformer import ControlContext, ControlledDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.schemas.request import GenerationRequest
 from backend.schemas.windows import Window
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ControlWindows:
-    """The `WindowContexts` of VACE. `whole` has the control latents of the whole video.
-
-    Each window reads its part of these control latents, after the latents of the reference images.
-    """
-
-    programs: WindowPrograms
-    length: int
-    lead: int
-    whole: ControlContext
-
-    def for_window(self, window: Window) -> Effects[ControlContext]:
-        """See `WindowContexts`."""
-        place = np.int32(window.begin), np.zeros(self.length, np.float32), np.zeros(self.lead, np.float32) if self.lead else None
-        return dataclasses.replace(self.whole, control=(yield Call(self.programs.cut, (self.whole.control, *place))))
 
 
 class VaceModel(WanModel):
@@ -53,12 +37,11 @@ class VaceModel(WanModel):
         return super()._make_programs(plan, layout, ControlledDenoiser(plan.configs["transformer"], layout))
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. The shape includes the latent frames of the reference images."""
         batch, channels, num_frames, height, width = super().latent_shape(request)
         return (batch, channels, num_frames + len(request.references), height, width)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. Every context window includes the latent frames of the reference images."""
+        # every context window includes the latent frames of the reference images
         if request.window_frames is None:
             return self.latent_shape(request)
         batch, channels, num_frames, height, width = super().step_shape(request)
@@ -76,22 +59,39 @@ class VaceModel(WanModel):
         source = build_source(request, inputs)
         conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
         if request.references:
-            conditions[REFERENCES] = yield from encode_references(programs, vae, inputs["references"], self.dtype)
+            frames = []
+            for image in reversed(inputs["references"]):
+                frames.append((yield Call(programs.encode_image, (vae, image_to_pixels(image, self.dtype)))))
+            conditions[REFERENCES] = yield OnHost(join_frames, tuple(frames))
         return PromptConditions(full=conditions)
 
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
-    ) -> Effects[ControlContext | ControlWindows]:
-        control = yield from prepare_control(conditions, self.dtype)
+    ) -> Effects[ControlContext | WindowContexts]:
+        """See `WanModel`. Each window reads its part of the control latents, after the latents of the reference images."""
+
+        def join(xp: ModuleType, control: jax.Array, references: jax.Array | None = None) -> jax.Array:
+            if references is not None:
+                missing = control.shape[1] - references.shape[1]
+                padded = xp.pad(references, ((0, 0), (0, missing), (0, 0), (0, 0), (0, 0)))
+                control = xp.concatenate([padded, control], axis=2)
+            return control.astype(self.dtype)
+
+        control = yield OnHost(join, tuple(conditions[name] for name in (CONTROL, REFERENCES) if name in conditions))
         control, scale = yield Put((control, np.float32(request.control_scale)), programs.layout.replicated)
         whole = ControlContext(text=text, positions=positions, condition=None, control=control, scale=scale)
         if request.window_frames is None:
             return whole
         lead = len(request.references)
-        return ControlWindows(programs=programs.windows, length=self.step_shape(request)[2] - lead, lead=lead, whole=whole)
+        length = self.step_shape(request)[2] - lead
+
+        def for_window(window: Window) -> Effects[ControlContext]:
+            place = np.int32(window.begin), np.zeros(length, np.float32), np.zeros(lead, np.float32) if lead else None
+            return dataclasses.replace(whole, control=(yield Call(programs.windows.cut, (control, *place))))
+
+        return WindowContexts(programs=programs.windows, length=length, lead=lead, for_window=for_window)
 
     def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
-        """Remove the latent frames of the reference images."""
         if REFERENCES not in conditions:
             return latents
         count = conditions[REFERENCES].shape[2]

@@ -37,7 +37,15 @@ class WanVaceFamily(WanFamily):
     def read_spec(self, index: Config, configs: Configs) -> WanSpec:
         """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
-        _check_control(configs)
+        config, latents, space = configs["transformer"], configs["vae"]["z_dim"], vae_scales(configs)[0]
+        for name in ("vace_layers", "vace_in_channels"):
+            if name not in config:
+                raise ModelError(f"transformer/config.json has no {name}:", "a VACE transformer needs this entry", AGAIN)
+        layers, channels = config["vace_layers"], config["vace_in_channels"]
+        if sorted(set(layers)) != list(layers) or layers[0] != 0 or layers[-1] >= config["num_layers"]:
+            raise unsupported_checkpoint(f"its control blocks are at the layers {', '.join(map(str, layers))}", [SUPPORTED])
+        if channels != 2 * latents + space**2 or config["in_channels"] != latents:
+            raise unsupported_checkpoint(f"its control blocks take {channels} channels and its VAE makes {latents}", [SUPPORTED])
         spec = TWO if "transformer_2" in configs else ONE
         return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
@@ -67,16 +75,3 @@ class WanVaceFamily(WanFamily):
 
 
 WAN_VACE = WanVaceFamily()
-
-
-def _check_control(configs: Configs) -> None:
-    """Check the configuration of the control blocks. Raises: ModelError if an entry is missing or not supported."""
-    config, latents, space = configs["transformer"], configs["vae"]["z_dim"], vae_scales(configs)[0]
-    for name in ("vace_layers", "vace_in_channels"):
-        if name not in config:
-            raise ModelError(f"transformer/config.json has no {name}:", "a VACE transformer needs this entry", AGAIN)
-    layers, channels = config["vace_layers"], config["vace_in_channels"]
-    if sorted(set(layers)) != list(layers) or layers[0] != 0 or layers[-1] >= config["num_layers"]:
-        raise unsupported_checkpoint(f"its control blocks are at the layers {', '.join(map(str, layers))}", [SUPPORTED])
-    if channels != 2 * latents + space**2 or config["in_channels"] != latents:
-        raise unsupported_checkpoint(f"its control blocks take {channels} channels and its VAE makes {latents}", [SUPPORTED])

@@ -22,7 +22,7 @@ from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.step_cache import StepCache, reuse_or_run
 from backend.models.common.transformer import layer_at
-from backend.models.wan.attention import TextKeys
+from backend.models.wan.attention import KernelAttention, TextKeys
 from backend.models.wan.block import run_block
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches
 from backend.runtime.mesh import TOKENS, Layout
@@ -69,15 +69,6 @@ def group_layers(vace_layers: Sequence[int], num_layers: int) -> Iterator[Segmen
         control += count
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Step:
-    """The inputs that all layers of one step share."""
-
-    weights: StackedWeights
-    time: Any
-    context: ControlContext
-
-
 class ControlledDenoiser(Denoiser):
     """Shapes and modules of a VACE transformer. Methods take the weights as an argument, and are pure."""
 
@@ -87,21 +78,54 @@ class ControlledDenoiser(Denoiser):
     def __init__(self, config: Config, layout: Layout) -> None:
         super().__init__(config, layout)
         self._control_block = copy.deepcopy(self._model.vace_blocks[0])
-        self._control_block.proj_in = None  # `_embed_control` applies this projection once, before the first control block
-        self._attend_by_kernel(self._control_block)
+        self._control_block.proj_in = None  # applied once, before the first control block
+        for attn in (self._control_block.attn1, self._control_block.attn2):
+            attn.set_processor(KernelAttention(layout))
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
-    def _after_layers(
-        self, weights: StackedWeights, tokens: tuple[jax.Array], time: object, context: ControlContext
-    ) -> jax.Array:
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
         """See `ClipTransformer`."""
-        return self._run_all_layers(_Step(weights=weights, time=time, context=context), *tokens)
+        outer, text, positions, (hidden,) = weights.outer, context.text, context.positions, tokens
+        kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
+        patches = to_patches(context.control.astype(kernel.dtype), self._patch)
+        control = self._pad_tokens(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, positions)
+        control = control @ outer[f"{FIRST_IN}.weight"].T + outer[f"{FIRST_IN}.bias"]
+        control = self._layout.constrain(hidden + control, TOKENS)
+        run = functools.partial(_run_control_block, layout=self._layout)
+
+        def run_control(control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+            """Run one control block. Returns the hint times `scale`, and the new control tokens, both [B, S, D]."""
+            place = self._model.config.num_layers + index
+            keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
+            block = self._gather_layer(layer_at(weights.stacks[CONTROL_BLOCKS], index))
+            modulation = time.per_token(time.modulation, 1)
+            outputs = call_module(self._control_block, block, run, control, keys, modulation, positions)
+            hint, control = (self._layout.constrain(tokens, TOKENS) for tokens in outputs)
+            return hint * context.scale.astype(hint.dtype), control
+
+        for segments in self._segments:
+
+            def one_segment(tokens, numbers, length=segments.length):
+                """Run one control block, then `length` layers. `tokens` are the video's tokens and the control tokens."""
+                (hidden, control), (block, layer) = tokens, numbers
+                hint, control = run_control(control, block)
+
+                def one_layer(hidden, number):
+                    after = self._run_indexed_layer(weights, time, context, hidden, layer + number)
+                    return after + jnp.where(number == 0, hint, 0), None
+
+                return (jax.lax.scan(one_layer, hidden, jnp.arange(length))[0], control), None
+
+            controls = segments.control + jnp.arange(segments.count)
+            layers = segments.layer + segments.length * jnp.arange(segments.count)
+            (hidden, control), _ = jax.lax.scan(one_segment, (hidden, control), (controls, layers))
+        return hidden
 
     def _reuse_or_run(
         self,
         weights: StackedWeights,
         tokens: tuple[jax.Array],
-        time: object,
+        time: Any,
         context: ControlContext,
         cache: StepCache,
         threshold: jax.Array,
@@ -110,67 +134,17 @@ class ControlledDenoiser(Denoiser):
 
         If the cache is not reused, all layers run with their hints. The first layer then runs a second time.
         """
-        step, (hidden,) = _Step(weights=weights, time=time, context=context), tokens
-        first, num_tokens = self._run_indexed_layer(step, hidden, 0), context.positions.num_tokens
-        rest, cache = reuse_or_run(
-            self._layout, cache, threshold, num_tokens, hidden, first, lambda: self._run_all_layers(step, hidden)
-        )
+        first = self._run_indexed_layer(weights, time, context, tokens[0], 0)
+        num_tokens, run_all = context.positions.num_tokens, functools.partial(self._after_layers, weights, tokens, time, context)
+        rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, tokens[0], first, run_all)
         return first + rest, cache
 
-    def _run_all_layers(self, step: _Step, hidden: jax.Array) -> jax.Array:
-        """Run all layers on the video's tokens [B, S, D]."""
-        control = self._embed_control(step, hidden)
-        for segments in self._segments:
-
-            def one_segment(tokens, numbers, length=segments.length):
-                return self._run_segment(step, tokens, *numbers, length), None
-
-            controls = segments.control + jnp.arange(segments.count)
-            layers = segments.layer + segments.length * jnp.arange(segments.count)
-            (hidden, control), _ = jax.lax.scan(one_segment, (hidden, control), (controls, layers))
-        return hidden
-
-    def _embed_control(self, step: _Step, hidden: jax.Array) -> jax.Array:
-        """Embed the control latents as tokens [B, S, D] for the first control block."""
-        outer = step.weights.outer
-        kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
-        patches = to_patches(step.context.control.astype(kernel.dtype), self._patch)
-        tokens = self._pad_tokens(patches @ kernel.reshape(kernel.shape[0], -1).T + bias, step.context.positions)
-        tokens = tokens @ outer[f"{FIRST_IN}.weight"].T + outer[f"{FIRST_IN}.bias"]
-        return self._layout.constrain(hidden + tokens, TOKENS)
-
-    def _run_segment(
-        self, step: _Step, tokens: tuple[jax.Array, jax.Array], block: jax.Array, layer: jax.Array, length: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Run one control block, then `length` layers from `layer` on. `tokens` are the video's tokens and the control tokens.
-
-        Returns both arrays after the segment.
-        """
-        hidden, control = tokens
-        hint, control = self._run_control(step, control, block)
-
-        def one_layer(hidden, number):
-            return self._run_indexed_layer(step, hidden, layer + number) + jnp.where(number == 0, hint, 0), None
-
-        hidden, _ = jax.lax.scan(one_layer, hidden, jnp.arange(length))
-        return hidden, control
-
-    def _run_indexed_layer(self, step: _Step, hidden: jax.Array, index: jax.Array | int) -> jax.Array:
-        """Run the layer with number `index` on the video's tokens."""
-        text, block = step.context.text, layer_at(step.weights.stacks[BLOCKS], index)
-        layer = (block, layer_at(text.key, index), layer_at(text.value, index), None)
-        return self._run_layer(hidden, layer, step.time, text.bias, step.context.positions, text.nag)
-
-    def _run_control(self, step: _Step, control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Run one control block. Returns the hint times `scale`, and the new control tokens, both [B, S, D]."""
-        context, place = step.context, self._model.config.num_layers + index
+    def _run_indexed_layer(
+        self, weights: StackedWeights, time: Any, context: ControlContext, hidden: jax.Array, index: jax.Array | int
+    ) -> jax.Array:
         text = context.text
-        keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
-        block = self._gather_layer(layer_at(step.weights.stacks[CONTROL_BLOCKS], index))
-        run = functools.partial(_run_control_block, layout=self._layout)
-        outputs = call_module(self._control_block, block, run, control, keys, step.time.token_modulations(1), context.positions)
-        hint, control = (self._layout.constrain(tokens, TOKENS) for tokens in outputs)
-        return hint * context.scale.astype(hint.dtype), control
+        layer = (layer_at(weights.stacks[BLOCKS], index), layer_at(text.key, index), layer_at(text.value, index), None)
+        return self._run_layer(hidden, layer, time, text.bias, context.positions, text.nag)
 
 
 def _run_control_block(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from backend.chips import CHIPS
-from backend.models import layouts, plans
+from backend.models import plans
 from backend.models.model import ModelPlan
 from backend.models.plans import MOST_MEMORY, Subject, TriedPlan, TunedPlan, best_plan, describe_subject, read_table, write_table
 from backend.runtime.mesh import MeshPlan
@@ -84,11 +84,11 @@ class Placed:
 def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
     """Return the mesh of guided steps and the copies, for a model of `subject` on eight v6e chips."""
     monkeypatch.setattr(
-        layouts.Layout,
+        plans.Layout,
         "create",
         staticmethod(lambda mesh, devices, *copies, runtime, **when: Placed(mesh, *copies, **when)),
     )
-    monkeypatch.setattr(layouts, "describe_subject", lambda *facts: subject())
+    monkeypatch.setattr(plans, "describe_subject", lambda *facts: subject())
     plan = ModelPlan(
         spec=SimpleNamespace(num_experts=1),
         configs={"transformer": {"num_attention_heads": 40, "num_layers": 40}},
@@ -100,7 +100,7 @@ def planned(monkeypatch, **asked: int) -> tuple[MeshPlan, frozenset[str]]:
         compiler=None,
         num_copies=asked.pop("num_copies", None),
     )
-    guided, unguided = layouts.plan_layouts(plan, lambda config, itemsize: SIZES)
+    guided, unguided = plans.plan_layouts(plan, lambda config, itemsize: SIZES)
     assert not guided.copies_on_demand
     assert unguided.copied == guided.copied and unguided.mesh.tp == guided.mesh.tp and unguided.mesh.dp == 1
     return guided.mesh, guided.copied

@@ -16,7 +16,7 @@ import kernels.attention.api
 import kernels.qkv
 from backend.errors import KernelRefused
 from backend.models.common.flat_attention import SparsePlan, attend_flat
-from backend.models.wan.sparse_attention import _attend_sla
+from backend.models.wan.sparse_attention import attend_own_heads
 from backend.runtime.context import RuntimeContext
 from backend.runtime.devices import described_devices
 from backend.runtime.kernel_fallbacks import KERNELS
@@ -49,7 +49,7 @@ def program(runtime: RuntimeContext, is_sparse: bool) -> tuple[Program, tuple]:
     layout = Layout.create(MeshPlan(), described_devices("v6e:1x1"), runtime=runtime)
     attend = functools.partial(attend_flat, head_width=HEAD, num_keys=TOKENS)
     plan = SparsePlan(method="sla", keep=0.3, block_q=128, block_kv=64)
-    attend_sparse = functools.partial(_attend_sla, plan=plan, num_tokens=TOKENS, head_width=HEAD)
+    attend_sparse = functools.partial(attend_own_heads, plan=plan, num_tokens=TOKENS, head_width=HEAD)
 
     def run(query, key, value, weight, table):
         arguments = (query, key, value), (weight, weight), (table, table), 1e-6

@@ -19,8 +19,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from diffusers.models.transformers import transformer_wan
 
-from backend.models.wan.sparse_attention import make_sparse_plan
-from backend.models.wan.sparse_weights import add_sparse_weights
+from backend.models.wan.sparse_attention import add_sparse_weights, make_sparse_plan
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, FirstFrames
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.work import run

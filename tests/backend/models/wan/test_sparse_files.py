@@ -19,8 +19,7 @@ from backend.errors import ModelError, RequestError
 from backend.models import complete_checkpoint, recognise
 from backend.models.causal_wan.spec import CAUSAL_WAN
 from backend.models.wan.original import map_file_names, original_tensor_name
-from backend.models.wan.sparse_attention import make_sparse_plan
-from backend.models.wan.sparse_weights import add_sparse_weights
+from backend.models.wan.sparse_attention import add_sparse_weights, make_sparse_plan
 from backend.models.wan.spec import NEEDED_ENTRIES, WAN
 from backend.models.wan.transformer import Denoiser
 from backend.runtime.mesh import Layout, MeshPlan
