@@ -89,17 +89,14 @@ class ModelSpec:
 
     @property
     def vae_scale_spatial(self) -> int:
-        """Pixels per latent position along each side."""
         return self.scales[0]
 
     @property
     def vae_scale_temporal(self) -> int:
-        """Pixel frames per latent frame."""
         return self.scales[1]
 
     @property
     def makes_sound(self) -> bool:
-        """True if the videos have audio."""
         return self.sound_rate is not None
 
     @property
@@ -205,8 +202,7 @@ class Family:
     def complete_folder(self, checkpoint: Checkpoint) -> Checkpoint:
         """Add facts that only a checkpoint's tensors show to its configurations. By default, return the checkpoint unchanged.
 
-        The weights may be missing, because a checkpoint is recognised before its weights are downloaded. Raises: ModelError for
-        broken files.
+        The weights may be missing, before they are downloaded. Raises: ModelError for broken files.
         """
         return checkpoint
 
@@ -221,8 +217,7 @@ class Family:
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """Return the expected shapes of a few tensors by name, without building a network.
 
-        The tensors are such that networks of other sizes have other shapes. The caller compares the shapes with a file, in which
-        the tensors' names may have a prefix.
+        Networks of other sizes have other shapes. In the file with which the shapes are compared, names may have a prefix.
         """
         raise NotImplementedError
 
@@ -238,16 +233,12 @@ class Family:
         return ()
 
     def model(self) -> type[Model]:
-        """Import and return the family's `Model` class. This imports jax.
-
-        Hides torchvision first, so that transformers does not import it.
-        """
-        hide_library(TORCHVISION)
+        """Import and return the family's `Model` class. This imports jax."""
+        hide_library(TORCHVISION)  # so that transformers does not import it
         return resolve_name(self.body)
 
 
 def unsupported_checkpoint(what: str, supported: Sequence[str]) -> ModelError:
-    """Return the error for a checkpoint that no family supports."""
     return ModelError(
         f"This checkpoint is not supported ({what}):",
         f"supported are {'; '.join(supported)}",

@@ -139,14 +139,11 @@ class ActionDenoiser(BlockDenoiser):
         whole = (weights.stacks[BLOCKS], text.key, text.value)
         attend_to_both, feed = (functools.partial(part, layout=self._layout) for part in (attend, feed_forward))
 
-        def enter(index: jax.Array, ring: KeyRing) -> None:
-            self._attention.ring, self._attention.place = ring, RingPlace(layer=index, starts=starts, count=count)
-
         def steered(carry: tuple[jax.Array, SteeredRing], layer: Any) -> tuple[tuple[jax.Array, SteeredRing], None]:
             (hidden, ring), (index, parameters) = carry, layer
             block, key, value = layer_at(whole, index)
             block = self._gather_layer(block)
-            enter(index, ring.tokens)
+            self._attention.ring, self._attention.place = ring.tokens, RingPlace(layer=index, starts=starts, count=count)
             keys = TextKeys(key=key, value=value, bias=None)
             hidden = call_module(self._block, block, attend_to_both, hidden, keys, modulation, positions)
             place = ActionPlace(layer=index, places=starts // frame, count=count // frame)
@@ -162,8 +159,8 @@ class ActionDenoiser(BlockDenoiser):
             return (hidden, SteeredRing(tokens=self._attention.ring, actions=actions)), None
 
         def plain(carry, index):
-            hidden, ring = carry
-            enter(index, ring)
+            hidden, self._attention.ring = carry
+            self._attention.place = RingPlace(layer=index, starts=starts, count=count)
             hidden = self._run_layer(hidden, (*layer_at(whole, index), None), time, None, positions)
             return (hidden, self._attention.ring), None
 

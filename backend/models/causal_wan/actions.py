@@ -19,6 +19,7 @@ Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameF
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -31,6 +32,9 @@ from backend.runtime.mesh import as_leaf
 
 NORM_EPS = 1e-6  # for the norms of queries and keys
 LAYER_NORM_EPS = 1e-5  # for the mouse's layer norm
+multiply = functools.partial(jnp.einsum, "...c,cn->...n", preferred_element_type=jnp.float32)
+sum_heads = functools.partial(jnp.einsum, "...c,ch->...h", precision=Precision.HIGHEST)  # float32, with a `_head_matrix`
+spread_over_heads = functools.partial(jnp.einsum, "...h,ch->...c", precision=Precision.HIGHEST)
 Parameters = Mapping[str, jax.Array]
 """The weights of one layer's action module, named as in the checkpoint. Matrices are [in, out]."""
 
@@ -128,12 +132,12 @@ def apply_actions(
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
     frames, dtype = len(place.places), hidden.dtype
-    embedded = _multiply(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
+    embedded = multiply(steering.keyboard.astype(dtype), parameters["keyboard_embed.0.weight"])
     embedded = jax.nn.silu((embedded + parameters["keyboard_embed.0.bias"]).astype(dtype))
-    embedded = _multiply(embedded, parameters["keyboard_embed.2.weight"]) + parameters["keyboard_embed.2.bias"]
+    embedded = multiply(embedded, parameters["keyboard_embed.2.weight"]) + parameters["keyboard_embed.2.bias"]
     key_embeddings = embedded.astype(dtype).reshape(frames, -1)
-    key, value = jnp.split(_multiply(key_embeddings, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
-    query = _multiply(hidden, parameters["mouse_attn_q.weight"]).astype(dtype).reshape(frames, len(hidden) // frames, -1)
+    key, value = jnp.split(multiply(key_embeddings, parameters["keyboard_attn_kv.weight"]).astype(dtype), 2, axis=-1)
+    query = multiply(hidden, parameters["mouse_attn_q.weight"]).astype(dtype).reshape(frames, len(hidden) // frames, -1)
     query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
     keys, ring_keys = _write_to_ring(ring.keyboard_key, key, place)
     values, ring_values = _write_to_ring(ring.keyboard_value, value, place)
@@ -144,7 +148,7 @@ def apply_actions(
     shares = _attention_weights(shape, scores, place.count).astype(dtype)
     attended = jnp.einsum("fwth,wch->ftc", shares, spread_values, preferred_element_type=jnp.float32)
     attended = attended.astype(dtype).reshape(len(hidden), -1)
-    hidden = hidden + _multiply(attended, parameters["proj_keyboard.weight"]).astype(dtype)
+    hidden = hidden + multiply(attended, parameters["proj_keyboard.weight"]).astype(dtype)
     return hidden, dataclasses.replace(ring, keyboard_key=ring_keys, keyboard_value=ring_values)
 
 
@@ -152,31 +156,27 @@ def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Ste
     assert steering.mouse is not None and ring.mouse_key is not None and ring.mouse_value is not None, "the model reads a mouse"
     frames, tokens = len(place.places), len(hidden) // len(place.places)
     first = parameters["mouse_mlp.0.weight"]
-    mouse_part = _multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
-    joined = _multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + mouse_part[:, None]
+    mouse_part = multiply(steering.mouse.astype(hidden.dtype), first[hidden.shape[1] :]) + parameters["mouse_mlp.0.bias"]
+    joined = multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + mouse_part[:, None]
     inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
-    inner = _multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
+    inner = multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
     wide = inner.astype(hidden.dtype).astype(jnp.float32)  # of the layer norm
     centred = wide - wide.mean(axis=-1, keepdims=True)
     scale = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + LAYER_NORM_EPS)
     weight, bias = parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"]
     normed = (centred * scale * weight.astype(jnp.float32) + bias.astype(jnp.float32)).astype(hidden.dtype)
-    projected = _multiply(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
+    projected = multiply(normed, parameters["t_qkv.weight"]).astype(hidden.dtype)
     query, key, value = jnp.split(projected, 3, axis=-1)
     query, key = (_norm_and_rotate(shape, array, steering) for array in (query, key))
     keys, ring_keys = _write_to_ring(ring.mouse_key, key, place)
     values, ring_values = _write_to_ring(ring.mouse_value, value, place)
     # each token attends to the tokens at the same place in all W frames of the window [W, T, C]
     products = query[:, None].astype(jnp.float32) * keys[None].astype(jnp.float32)
-    shares = _attention_weights(shape, _head_sums(shape, products), place.count)
-    attended = (_spread_over_heads(shape, shares) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
+    shares = _attention_weights(shape, sum_heads(products, _head_matrix(shape)), place.count)
+    attended = (spread_over_heads(shares, _head_matrix(shape)) * values[None].astype(jnp.float32)).sum(axis=1).astype(query.dtype)
     attended = attended.reshape(len(hidden), -1)
-    hidden = hidden + _multiply(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
+    hidden = hidden + multiply(attended, parameters["proj_mouse.weight"]).astype(hidden.dtype)
     return hidden, dataclasses.replace(ring, mouse_key=ring_keys, mouse_value=ring_values)
-
-
-def _multiply(value: jax.Array, matrix: jax.Array) -> jax.Array:
-    return jnp.einsum("...c,cn->...n", value, matrix, preferred_element_type=jnp.float32)
 
 
 def _head_matrix(shape: ActionShape) -> jax.Array:
@@ -184,21 +184,11 @@ def _head_matrix(shape: ActionShape) -> jax.Array:
     return jnp.repeat(jnp.eye(shape.heads, dtype=jnp.float32), shape.width // shape.heads, axis=0)
 
 
-def _head_sums(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """Sum values [..., C] float32 over the channels of each head. Returns [..., heads] float32."""
-    return jnp.einsum("...c,ch->...h", value, _head_matrix(shape), precision=Precision.HIGHEST)
-
-
-def _spread_over_heads(shape: ActionShape, value: jax.Array) -> jax.Array:
-    """Repeat the value of each head [..., heads] float32 for all channels of the head. Returns [..., C] float32."""
-    return jnp.einsum("...h,ch->...c", value, _head_matrix(shape), precision=Precision.HIGHEST)
-
-
 def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -> jax.Array:
     """Normalise queries or keys [F, ..., C] to a root mean square of 1 in each head, then rotate them by their frame's angles."""
     wide, width = value.astype(jnp.float32), shape.width // shape.heads
-    scale = jax.lax.rsqrt(_head_sums(shape, wide * wide) / width + NORM_EPS)
-    normed = (wide * _spread_over_heads(shape, scale)).astype(value.dtype).astype(jnp.float32)
+    scale = jax.lax.rsqrt(sum_heads(wide * wide, _head_matrix(shape)) / width + NORM_EPS)
+    normed = (wide * spread_over_heads(scale, _head_matrix(shape))).astype(value.dtype).astype(jnp.float32)
     num_unrotated = width - shape.time_width
     cosine = jnp.tile(jnp.pad(steering.cosine, ((0, 0), (0, num_unrotated)), constant_values=1.0), shape.heads)
     sine = jnp.tile(jnp.pad(steering.sine, ((0, 0), (0, num_unrotated))), shape.heads)

@@ -84,7 +84,8 @@ class CausalWanFamily(WanFamily):
 
         The entries about training (`TRAINING`) are from config.json. An entry that config.json lacks is from the preset.
         """
-        own_config, expected = _transformer_configs(checkpoint, preset)
+        own_config = checkpoint.configs.get(PART, {})
+        expected = preset.network_configs().get(PART, {}) if preset else {}
         tensors, name = checkpoint.tensors(PART), file_path(checkpoint.transformer_files[PART]).name
         if find_sparse_attention(tensors) is not None:
             raise ModelError(
@@ -118,15 +119,11 @@ def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
     as causal if config.json or the preset names the class of the causal transformer. A PyTorch file counts as causal without this
     name too, unless it has tensors of sparse attention. The authors of causal Wan publish PyTorch files.
     """
-    named = [config.get("_class_name") for config in _transformer_configs(checkpoint, preset)]
+    configs = checkpoint.configs, preset.network_configs() if preset else {}
+    named = [config.get(PART, {}).get("_class_name") for config in configs]
     if TRANSFORMER in named or not isinstance(checkpoint.transformer_files[PART], TorchFile):
         return TRANSFORMER in named
     return find_sparse_attention(checkpoint.tensors(PART)) is None
-
-
-def _transformer_configs(checkpoint: Checkpoint, preset: Preset | None) -> tuple[Config, Config]:
-    """Return the transformer's configuration in the checkpoint and in the preset. A missing configuration is {}."""
-    return checkpoint.configs.get(PART, {}), preset.network_configs().get(PART, {}) if preset else {}
 
 
 def _make_spec(configs: Configs) -> CausalWanSpec:

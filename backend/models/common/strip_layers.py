@@ -46,17 +46,13 @@ class Step:
     module: Any
 
     @property
-    def is_residual(self) -> bool:
-        """True for a residual block: norm, convolution, norm, convolution, and a shortcut that is added."""
-        return hasattr(self.module, "norm1")
-
-    @property
     def first_norm(self) -> str | None:
-        """The name of the norm with which the module starts, None if it does not start with a norm.
+        """The name of the norm with which a residual block starts, None for other modules.
 
-        The previous module computes this norm and the SiLU after it.
+        The previous module computes this norm and the SiLU after it. A residual block is norm, convolution, norm, convolution,
+        and a shortcut that is added.
         """
-        return f"{self.name}.norm1" if self.is_residual else None
+        return f"{self.name}.norm1" if hasattr(self.module, "norm1") else None
 
 
 class StripRunner:
@@ -109,7 +105,7 @@ class StripRunner:
 
         `total` and `normalised` are the two arrays that the previous module returned.
         """
-        if not step.is_residual:
+        if step.first_norm is None:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._make_epilogue(f"{step.name}.norm2"), keeps_sum=False)
         assert normalised is not None, "the previous step computed the first norm"

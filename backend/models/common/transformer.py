@@ -44,6 +44,7 @@ class StackedTransformer:
 
     def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
         self._model, self._layout = model.eval(), layout
+        self.heads, self.head_width = model.config.num_attention_heads, model.config.attention_head_dim
         self._quantized_dtypes: dict[str, jnp.dtype] = {}
         if layout.quantize != "off":
 
@@ -51,14 +52,6 @@ class StackedTransformer:
                 return name.startswith(self._stacks) and name.endswith(self._quantized)
 
             self._quantized_dtypes = quantize_linears(self._model, is_quantized, layout.quantize, layout)
-
-    @property
-    def heads(self) -> int:
-        return self._model.config.num_attention_heads
-
-    @property
-    def head_width(self) -> int:
-        return self._model.config.attention_head_dim
 
     @classmethod
     def matrix_role(cls, name: str) -> Role:

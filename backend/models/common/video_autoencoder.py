@@ -49,14 +49,9 @@ class StreamedAutoencoder:
 
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
         self._vae, self._layout = vae.eval(), layout
-
-    @property
-    def uses_up_caches(self) -> bool:
-        """True if a call may overwrite the caches in its arguments.
-
-        False for strips on TPUs, whose layers return new arrays. Writing such an array over the old cache would need a copy.
-        """
-        return not self._uses_strips(jnp.bfloat16)
+        # True if a call may overwrite the caches in its arguments. Layers for strips on TPUs return new arrays, and writing such
+        # an array over the old cache would need a copy.
+        self.uses_up_caches = not self._uses_strips(jnp.bfloat16)
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Return the weights in the form that encoding and decoding need: unchanged, or rearranged for strips."""
@@ -94,20 +89,17 @@ class StreamedAutoencoder:
         return self._decode(weights, latents, caches)
 
     def encode_flops(self, geometry: Geometry, num_frames: int) -> float:
-        """Return the number of operations of encoding a clip's first `num_frames` latent frames."""
-        return self._clip_flops(geometry, num_frames, is_decoder=False)
-
-    def decode_flops(self, geometry: Geometry) -> float:
-        """Return the number of operations of decoding a whole video."""
-        return self._clip_flops(geometry, geometry.num_latent_frames, is_decoder=True)
-
-    def _clip_flops(self, geometry: Geometry, num_frames: int, *, is_decoder: bool) -> float:
-        """Extrapolate the number of operations from clips of one and of two latent frames.
+        """Extrapolate the operations of encoding `num_frames` latent frames from clips of one and of two latent frames.
 
         Attention to more than one earlier frame is ignored. It is about 0.1 % of a frame's operations.
         """
-        first, second = (self._short_clip_flops(geometry, count, is_decoder) for count in (1, 2))
+        first, second = (self._short_clip_flops(geometry, count, is_decoder=False) for count in (1, 2))
         return first + (num_frames - 1) * (second - first)
+
+    def decode_flops(self, geometry: Geometry) -> float:
+        """Extrapolate the operations of decoding a whole video, like `encode_flops`."""
+        first, second = (self._short_clip_flops(geometry, count, is_decoder=True) for count in (1, 2))
+        return first + (geometry.num_latent_frames - 1) * (second - first)
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  an autoencoder lives as long as its worker's model
     def _short_clip_flops(self, geometry: Geometry, count: int, is_decoder: bool) -> float:

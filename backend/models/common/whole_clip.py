@@ -291,11 +291,7 @@ class WholeClipModel:
         return step_state
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`."""
-        return {VIDEO: (yield from self._finish(conditions, latents[VIDEO]))}
-
-    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
-        """Return the video's latents unchanged. Families override this method to insert or remove latent frames."""
+        """See `Model`. Returns the latents unchanged. Families override this method to insert or remove latent frames."""
         yield from ()
         return latents
 

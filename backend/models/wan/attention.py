@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import torch
 
 from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
-from backend.models.wan.sparse_attention import sparse_attention
+from backend.models.wan.sparse_attention import attend_own_heads
 from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import HEADS, Layout
 from backend.runtime.token_norm import normalise_tokens
@@ -68,8 +68,13 @@ class KernelAttention:
         norms = (as_array(attn.norm_q.weight), as_array(attn.norm_k.weight))
         if positions.sparse is None:
             return self._attend(positions.num_tokens, head_width, projected, norms, tables, eps)
-        method = positions.sparse.method
-        attend, shared = sparse_attention(attn, positions, head_width)
+        plan, method, shared = positions.sparse, positions.sparse.method, ()
+        if method == "vsa":
+            assert positions.order is not None and positions.order.counts is not None, "VSA orders tokens by tiles"
+            shared = (as_array(positions.order.counts),)
+        elif method == "sla":
+            shared = as_array(attn.proj_l.weight), as_array(attn.proj_l.bias)
+        attend = functools.partial(attend_own_heads, plan=plan, num_tokens=positions.num_tokens, head_width=head_width)
         gate = as_array(attn.to_gate_compress(hidden_states)) if method == "vsa" else None
         attended, self.block_counts = sparse_self_attention(
             self._layout, attend, projected, norms, tables, eps, shared, gate, method == "sol"

@@ -15,7 +15,6 @@ argument `xp` of functions is the module numpy, or jax.numpy if only shapes are 
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,6 @@ import numpy as np
 from backend.models.common.pixels import clip_to_pixels, join_frames
 from backend.models.model import Conditions
 from backend.models.wan.spec import TEXT_TOKENS
-from backend.models.wan.transformer import Condition, FirstFrames, ImageChannels
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, OnHost
 from backend.schemas.geometry import Geometry
@@ -56,13 +54,6 @@ def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -
     if image_tokens is not None:
         image_tokens = yield OnHost(lambda xp, image_tokens: image_tokens.astype(dtype), (image_tokens,))
     return embeddings, bias, image_tokens
-
-
-def make_condition(conditions: Mapping[str, Any]) -> Condition:
-    """Return the condition `first_frame` or `image_channels` as an argument for the transformer, None if neither exists."""
-    if "first_frame" in conditions:
-        return FirstFrames(latents=conditions["first_frame"])
-    return ImageChannels(values=conditions["image_channels"]) if "image_channels" in conditions else None
 
 
 def encode_image_channels(

@@ -21,18 +21,14 @@ HIDDEN_STATE = -2  # index of the layer whose output Wan reads: the second-to-la
 class ImageEncoder(Encoder):
     """A preprocessor, and CLIP's vision encoder without its weights, which `embed` takes as an argument."""
 
-    def __init__(self, config: Config, processor: BaseImageProcessor | None) -> None:
+    def __init__(self, config: Config, processor: BaseImageProcessor | None = None) -> None:
         settings = CLIPVisionConfig(**network_settings(config))
         with torch.device("meta"):
             self._model = CLIPVisionModel(settings).eval()
         self._processor = processor
-        self._size, self._patch = settings.image_size, settings.patch_size
+        self._size = settings.image_size
+        self.num_tokens = (settings.image_size // settings.patch_size) ** 2 + 1  # per image; one is for the whole image
         self._buffers = [name for name, _ in self._model.named_buffers() if name.endswith("position_ids")]
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens per image: one for the whole image, one for each patch."""
-        return (self._size // self._patch) ** 2 + 1
 
     def preprocess(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Preprocess images to pixels [N, 3, size, size]. Return zeros if the model is only described, without a checkpoint."""
@@ -56,9 +52,6 @@ class WholeImageEncoder(ImageEncoder):
     Sources: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/vae/wanx_vae_src/clip.py, and diffusers,
     modular_pipelines/wan_animate_2/encoders.py.
     """
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, None)
 
     def preprocess(self, images: Sequence[Image.Image | np.ndarray]) -> np.ndarray:
         """Resize images to [N, 3, size, size] float32, and normalise them with CLIP's mean and standard deviation."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,16 +17,15 @@ from backend.models.common.flat_attention import BlockCounts, Positions
 from backend.models.common.networks import read_part, read_tokenizer
 from backend.models.common.pixels import as_float32, image_to_pixels, replace_first_frames
 from backend.models.common.programs import ClipPrograms, common_programs
-from backend.models.common.step_cache import StepCache
+from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.text import TIED
 from backend.models.common.whole_clip import CLIP, WholeClipModel, WholeClipStepContext, transformer_part
-from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, StepState, Weights
+from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, PromptConditions, StepState, Weights
 from backend.models.wan.conditions import (
     EMBEDDINGS,
     branch_embeddings,
     encode_frames,
     encode_image_channels,
-    make_condition,
     pad_embeddings,
 )
 from backend.models.wan.image_encoder import ImageEncoder
@@ -34,7 +33,7 @@ from backend.models.wan.original import map_file_names
 from backend.models.wan.sparse_attention import make_sparse_plan
 from backend.models.wan.spec import TEXT_TOKENS, WanSpec
 from backend.models.wan.text_encoder import LENGTHS, TextEncoder
-from backend.models.wan.transformer import Context, Denoiser, TextContext, layer_matrix_bytes
+from backend.models.wan.transformer import Context, Denoiser, FirstFrames, ImageChannels, TextContext, layer_matrix_bytes
 from backend.models.wan.vae import VideoAutoencoder
 from backend.runtime.mesh import Layout, as_leaf
 from backend.runtime.program import Compiler, Program
@@ -192,8 +191,10 @@ class WanModel(WholeClipModel):
                 return step_context, step_state
             totals = as_leaf(jax.ShapeDtypeStruct((2,), jnp.float32, sharding=programs.layout.replicated))
             return step_context, (yield Zeros(BlockCounts(totals=totals)))
-        cache = (yield Zeros(programs.denoiser.describe_cache(text, positions))) if request.uses_step_cache else None
-        return step_context, cache
+        if not request.uses_step_cache:
+            return step_context, None
+        shape = (text.num_branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
+        return step_context, (yield Zeros(describe_cache(programs.layout, shape, text.key.dtype)))
 
     def _make_context(
         self, programs: Programs, request: GenerationRequest, conditions: Conditions, text: TextContext, positions: Positions
@@ -207,24 +208,30 @@ class WanModel(WholeClipModel):
         image. Where windows overlap, a window's first frame has the least weight, so the first image has little effect on later
         windows. Only the last window has the last image.
         """
-        replicated, plain = programs.layout.replicated, functools.partial(Context, text=text, positions=positions)
-        if request.window_frames is None:
-            return plain(condition=(yield Put(make_condition(conditions), replicated)))
+        sets: list[Mapping[str, Any]] = [conditions]
         length = self.step_shape(request)[2]
-        first = conditions
-        inner = last = {name: value for name, value in conditions.items() if name != "first_frame"}
-        if "image_channels" in conditions:
+        if request.window_frames is not None and "image_channels" in conditions:
             channels = conditions["image_channels"]
-            begin = yield OnHost(lambda xp, channels: channels[:, :, :length], (channels,))
-            first = inner = last = {**conditions, "image_channels": begin}
+            begin = end = yield OnHost(lambda xp, channels: channels[:, :, :length], (channels,))
             if request.last_image is not None:
                 end = yield OnHost(
                     lambda xp, begin, channels: xp.concatenate([begin[:, :, :-1], channels[:, :, -1:]], axis=2), (begin, channels)
                 )
-                last = {**conditions, "image_channels": end}
+            sets = [{**conditions, "image_channels": part} for part in (begin, begin, end)]
+        elif request.window_frames is not None:
+            others = {name: value for name, value in conditions.items() if name != "first_frame"}
+            sets = [conditions, others, others]
         contexts = []
-        for own in (first, inner, last):
-            contexts.append(plain(condition=(yield Put(make_condition(own), replicated))))
+        for own in sets:
+            condition = None
+            if "first_frame" in own:
+                condition = FirstFrames(latents=own["first_frame"])
+            elif "image_channels" in own:
+                condition = ImageChannels(values=own["image_channels"])
+            condition = yield Put(condition, programs.layout.replicated)
+            contexts.append(Context(text=text, positions=positions, condition=condition))
+        if request.window_frames is None:
+            return contexts[0]
 
         def for_window(window: Window) -> Work:
             yield from ()
@@ -232,10 +239,11 @@ class WanModel(WholeClipModel):
 
         return WindowContexts(programs=programs.windows, length=length, for_window=for_window)
 
-    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`. Replaces the first latent frames by the condition `first_frame`, if it exists."""
         if "first_frame" not in conditions:
             return latents
-        return (yield OnHost(replace_first_frames, (conditions["first_frame"], latents)))
+        return {VIDEO: (yield OnHost(replace_first_frames, (conditions["first_frame"], latents[VIDEO])))}
 
 
 def text_lengths(platform: str) -> tuple[int, ...]:

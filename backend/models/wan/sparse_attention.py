@@ -1,15 +1,13 @@
 """Sparse self-attention of Wan transformers: the plan for a request, and the computation for the heads of one chip."""
 
-import functools
 import math
-from collections.abc import Callable
 
 import jax
 import torch
 
 from backend.checkpoints.json_files import Config
 from backend.errors import ModelError, RequestError
-from backend.models.common.flat_attention import Positions, SparsePlan, as_array
+from backend.models.common.flat_attention import SparsePlan
 from backend.models.spec import SPARSE, SparseAttention
 from backend.runtime.mesh import TOKEN_ALIGNMENT
 from backend.runtime.ulysses import OwnHeads, SparseHeadsResult
@@ -60,24 +58,6 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
             "use other blocks, or remove the entry",
         )
     return SparsePlan(method=method, keep=keep, tau=tau, block_q=block_q, block_kv=block_kv, tile=tile)
-
-
-def sparse_attention(
-    attn, positions: Positions, head_width: int
-) -> tuple[Callable[..., SparseHeadsResult], tuple[jax.Array, ...]]:
-    """Return the arguments `attend` and `shared` of `backend.runtime.ulysses.sparse_self_attention`.
-
-    `attend` computes the attention for the heads of one chip. `shared` are arrays that all chips read. `attn` is diffusers'
-    attention module. A head has `head_width` channels.
-    """
-    plan, shared = positions.sparse, ()
-    assert plan is not None, "the caller tests for dense attention"
-    if plan.method == "vsa":
-        assert positions.order is not None and positions.order.counts is not None, "VSA orders tokens by tiles"
-        shared = (as_array(positions.order.counts),)
-    elif plan.method == "sla":
-        shared = as_array(attn.proj_l.weight), as_array(attn.proj_l.bias)
-    return functools.partial(attend_own_heads, plan=plan, num_tokens=positions.num_tokens, head_width=head_width), shared
 
 
 def attend_own_heads(

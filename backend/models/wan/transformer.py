@@ -23,7 +23,6 @@ from jax.sharding import PartitionSpec as P
 from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions, SparsePlan
 from backend.models.common.modules import select_prefix
-from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.token_order import TokenOrder, order_by_curve, order_by_tiles
 from backend.models.common.transformer import ClipTransformer, RunLayer, layer_at
 from backend.models.spec import SPARSE
@@ -132,6 +131,13 @@ def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     self_attention = {f"attn1.{part}.weight": square for part in ("to_q", "to_k", "to_v", *gate, "to_out.0")}
     text = {f"attn2.{part}.weight": square for part in ("to_q", "to_out.0")}
     return self_attention | text | {"ffn.net.0.proj.weight": rectangle, "ffn.net.2.weight": rectangle}
+
+
+def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
+    """Return the dtype of a transformer's weight: float32 for SLA's projection and for modules that diffusers keeps in float32,
+    else `dtype`."""
+    keeps = (*WanTransformer3DModel._keep_in_fp32_modules, "proj_l")
+    return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
 
 class Denoiser(ClipTransformer):
@@ -270,11 +276,6 @@ class Denoiser(ClipTransformer):
         after, counts = jax.lax.fori_loop(1, self._model.config.num_layers, run, (first, jnp.zeros(2, jnp.float32)))
         return self._finish(weights, after[0], time, context.positions, latents.shape), counts
 
-    def describe_cache(self, text: TextContext, positions: Positions) -> StepCache:
-        """Describe the shapes and shardings of an empty step cache."""
-        shape = (text.num_branches, positions.cosine.shape[1], text.key.shape[3] * text.key.shape[4])
-        return describe_cache(self._layout, shape, text.key.dtype)
-
     def _begin(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array], _Time]:
@@ -342,13 +343,6 @@ class Denoiser(ClipTransformer):
         padding = positions.cosine.shape[1] - hidden.shape[1]
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
         return self._layout.constrain(padded, TOKENS)
-
-
-def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """Return the dtype of a transformer's weight: float32 for SLA's projection and for modules that diffusers keeps in float32,
-    else `dtype`."""
-    keeps = (*WanTransformer3DModel._keep_in_fp32_modules, "proj_l")
-    return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
 
 def _time_embedding(embedder, timesteps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

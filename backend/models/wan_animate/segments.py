@@ -239,9 +239,9 @@ class SegmentModel(WanModel, abc.ABC):
         yield from ()
         return SegmentStepState(index=step_state.index + 1, previous=clean[VIDEO])
 
-    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
         """Remove the image's latent frame from each segment."""
-        return (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents,)))
+        return {VIDEO: (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents[VIDEO],)))}
 
 
 def add_mask_channels(channels: int, xp: ModuleType, latents: jax.Array) -> jax.Array:

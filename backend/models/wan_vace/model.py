@@ -11,7 +11,7 @@ from backend.media.source import build_source
 from backend.models.common.context_windows import WindowContexts
 from backend.models.common.flat_attention import Positions
 from backend.models.common.pixels import image_to_pixels, join_frames
-from backend.models.model import Conditions, Inputs, ModelPlan, PromptConditions, Weights
+from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, PromptConditions, Weights
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import TextContext
 from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_source
@@ -91,8 +91,9 @@ class VaceModel(WanModel):
 
         return WindowContexts(programs=programs.windows, length=length, lead=lead, for_window=for_window)
 
-    def _finish(self, conditions: Conditions, latents: jax.Array) -> Work:
+    def finish(self, conditions: Conditions, latents: Latents) -> Work:
+        """See `Model`. Removes the latent frames of the reference images."""
         if REFERENCES not in conditions:
             return latents
         count = conditions[REFERENCES].shape[2]
-        return (yield OnHost(lambda xp, latents: latents[:, :, count:], (latents,)))
+        return {VIDEO: (yield OnHost(lambda xp, latents: latents[:, :, count:], (latents[VIDEO],)))}

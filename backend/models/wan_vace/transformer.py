@@ -93,22 +93,18 @@ class ControlledDenoiser(Denoiser):
         control = self._layout.constrain(hidden + control, TOKENS)
         run = functools.partial(_run_control_block, layout=self._layout)
 
-        def run_control(control: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-            """Run one control block. Returns the hint times `scale`, and the new control tokens, both [B, S, D]."""
-            place = self._model.config.num_layers + index
-            keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
-            block = self._gather_layer(layer_at(weights.stacks[CONTROL_BLOCKS], index))
-            modulation = time.per_token(time.modulation, 1)
-            outputs = call_module(self._control_block, block, run, control, keys, modulation, positions)
-            hint, control = (self._layout.constrain(tokens, TOKENS) for tokens in outputs)
-            return hint * context.scale.astype(hint.dtype), control
-
         for segments in self._segments:
 
             def one_segment(tokens, numbers, length=segments.length):
                 """Run one control block, then `length` layers. `tokens` are the video's tokens and the control tokens."""
-                (hidden, control), (block, layer) = tokens, numbers
-                hint, control = run_control(control, block)
+                (hidden, control), (index, layer) = tokens, numbers
+                place = self._model.config.num_layers + index
+                keys = TextKeys(key=layer_at(text.key, place), value=layer_at(text.value, place), bias=text.bias, nag=text.nag)
+                block = self._gather_layer(layer_at(weights.stacks[CONTROL_BLOCKS], index))
+                modulation = time.per_token(time.modulation, 1)
+                outputs = call_module(self._control_block, block, run, control, keys, modulation, positions)
+                hint, control = (self._layout.constrain(array, TOKENS) for array in outputs)
+                hint *= context.scale.astype(hint.dtype)
 
                 def one_layer(hidden, number):
                     after = self._run_indexed_layer(weights, time, context, hidden, layer + number)
