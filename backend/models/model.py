@@ -99,7 +99,6 @@ class Network:
 
     @property
     def program_weights(self) -> object:
-        """The shapes, dtypes and shardings of the weights as programs use them."""
         return self.described if self.arranged is None else self.arranged
 
 

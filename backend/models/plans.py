@@ -104,7 +104,6 @@ def read_table() -> tuple[TunedPlan, ...]:
 
 
 def write_table(lines: list[TunedPlan]) -> None:
-    """Write the table, sorted by subject. Each row is one line of the file."""
     rows = []
     for line in sorted(lines, key=lambda line: dataclasses.astuple(line.subject)):
         tried = [

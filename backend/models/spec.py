@@ -247,7 +247,6 @@ def unsupported_checkpoint(what: str, supported: Sequence[str]) -> ModelError:
 
 
 def no_single_files(checkpoint: Checkpoint) -> ModelError:
-    """Return the error for single-file transformers that were given for a model that cannot use single files."""
     names = " and ".join(file_path(file).name for file in checkpoint.transformer_files.values())
     return ModelError(
         f"--transformer was given for {names},",

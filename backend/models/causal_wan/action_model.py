@@ -157,7 +157,6 @@ class ActionWanModel(CausalWanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `CausalWanModel`."""
         committed = yield from super().commit_chunk(weights, request, step_context, clean, step_state)
         before = self._earlier_actions(step_context, step_state.own.past_actions)
         block_actions = np.tile(step_context.own.action, (self.spec.shape.stride * clean[VIDEO].shape[2], 1))
@@ -171,7 +170,6 @@ class ActionWanModel(CausalWanModel):
         step_state: BlockStepState,
         past_actions: np.ndarray | None,
     ) -> Effects[BlockStepState]:
-        """Add the next block's `ActionState` to the step state. Yields work."""
         denoiser, own = cast(ActionDenoiser, step_context.programs.denoiser), step_context.own
         frames = self._block_shape(request, step_state.first)[2]
         # Leave out the action in the block's last pixel frame: a latent frame sees only actions before its last pixel frame.

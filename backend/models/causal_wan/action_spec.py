@@ -135,7 +135,6 @@ class ActionWanFamily(WanFamily):
     body = "backend.models.causal_wan.action_model:ActionWanModel"
 
     def read_spec(self, index: Config, configs: Configs) -> ActionWanSpec:
-        """See `Family`."""
         check_parts({part: ["diffusers", part] for part in configs}, configs, NEEDED_ENTRIES, "a whole checkpoint")
         check_classes(configs, {"transformer": TRANSFORMERS, "vae": (AUTOENCODER,)}, SUPPORTED)
         latents = configs["vae"]["z_dim"]
@@ -175,7 +174,6 @@ class ActionWanFamily(WanFamily):
         return dataclasses.replace(plain, matmul=plain.matmul + added)
 
     def original_name(self, stem: str) -> str:
-        """Convert diffusers' name of a module to its name in the checkpoints of Matrix-Game's authors."""
         return super().original_name(re.sub(rf"^{re.escape(ACTIONS)}(\d+)\.", r"blocks.\1.action_model.", stem))
 
 

@@ -64,7 +64,6 @@ class ActionDenoiser(BlockDenoiser):
     """Shapes and modules of Matrix-Game's transformer. Methods take the weights as an argument, and are pure."""
 
     def __init__(self, config: Config, layout: Layout, window: Window, shape: ActionShape, image_width: int) -> None:
-        """Build the modules. `image_width` is the number of channels of the image encoder's tokens."""
         replaced = {"text_dim": 1, "image_dim": image_width, "added_kv_proj_dim": None, "qk_norm": "rms_norm_across_heads"}
         super().__init__({**config, **replaced}, layout, window)
         self._model.condition_embedder.text_embedder = None  # the checkpoint has no weights for a text embedder
@@ -129,7 +128,6 @@ class ActionDenoiser(BlockDenoiser):
     def block_velocity(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: SteeredContext, past: Past
     ) -> tuple[jax.Array, SteeredRing]:
-        """See `BlockDenoiser`."""
         (hidden,), time = self._begin(weights, latents, timestep, context)
         text, positions, layers = context.text, context.positions, self._model.config.num_layers
         frame = self.frame_tokens(latents.shape)

@@ -105,7 +105,6 @@ def parameter_shapes(shape: ActionShape, channels: int) -> dict[str, tuple[int, 
 
 
 def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dtype: jnp.dtype) -> ActionRing:
-    """Describe the shapes of an `ActionRing` for `window` latent frames."""
     keyboard = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, shape.width), dtype))
     mouse_shape = as_leaf(jax.ShapeDtypeStruct((shape.layers, window, frame_tokens, shape.width), dtype))
     mouse = mouse_shape if shape.mouse_width else None

@@ -118,7 +118,6 @@ class CausalWanModel(WanModel):
         def step(
             weights: StackedWeights, state: SamplerState, inputs: StepInputs, context: Context, past: Past, noise_key: jax.Array
         ) -> tuple[SamplerState, Past]:
-            """Denoise latents [1, C, F, H, W] float32 from one noise level to the next."""
             velocity, ring = denoiser.block_velocity(weights, state.sample, inputs.timestep, context, past)
             clean = state.sample - inputs.sigma * velocity
             following = inputs.sigma * inputs.predictor[0]  # the next noise level: `predictor[0]` is its ratio to `sigma`
@@ -147,7 +146,6 @@ class CausalWanModel(WanModel):
         return BlockDenoiser(plan.configs["transformer"], layout, window)
 
     def _tokenize_prompts(self, request: GenerationRequest) -> TextTokens:
-        """Tokenize the prompt. If the request has an action, append the action to the prompt first."""
         if request.action is not None:
             request = request.model_copy(update={"prompt": f"{request.prompt}, {request.action}"})
         return super()._tokenize_prompts(request)
@@ -281,7 +279,6 @@ class CausalWanModel(WanModel):
         return self._block_shape(request, 0)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `Model`. A block's tokens attend to the keys of all frames in the window."""
         denoiser = self._programs(False).denoiser
         keys = denoiser.window.frames * denoiser.frame_tokens(self.step_shape(request))
         return dataclasses.replace(super().attention_lengths(request), keys=keys)

@@ -71,7 +71,6 @@ class CausalWanFamily(WanFamily):
     body = "backend.models.causal_wan.model:CausalWanModel"
 
     def read_spec(self, index: Config, configs: Configs) -> CausalWanSpec:
-        """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         if configs["transformer"]["in_channels"] != configs["vae"]["z_dim"]:
             raise channel_mismatch(configs, configs["vae"]["z_dim"], SUPPORTED)

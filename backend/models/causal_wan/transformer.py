@@ -107,11 +107,9 @@ class BlockDenoiser(Denoiser):
         self._block.attn1.set_processor(self._attention)
 
     def frame_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """Return the number of tokens in one latent frame of latents [B, C, F, H, W]."""
         return self.num_tokens((*latent_shape[:2], 1, *latent_shape[3:]))
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
-        """Describe the shapes and shardings of the `Past` with which a video with latents [B, C, F, H, W] starts."""
         tokens, layers = self.frame_tokens(latent_shape), self._model.config.num_layers
         width = self.heads * self.head_width
         ring = describe_ring(self._layout, layers, self.window.frames * tokens, width, self.heads, dtype)

@@ -46,7 +46,6 @@ class WindowContexts:
 
 
 def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
-    """Create the programs that cut and blend windows, for one mesh. Each chip stores the whole latents."""
     cut = Program("a window of the latents", _cut, layout, key="window_cut", compiler=compiler)
     add = Program("the blend of windows", _add, layout, key="window_blend", donated=(0,), compiler=compiler)
     return WindowPrograms(cut=cut, add=add)

@@ -103,5 +103,4 @@ def attend_flat(
 
 
 def as_array(value) -> jax.Array:
-    """Convert a torchax tensor to a jax array. Arrays are returned unchanged."""
     return value if isinstance(value, jax.Array) else torchax().interop.jax_view(value)

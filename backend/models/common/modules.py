@@ -21,7 +21,6 @@ def parameter_shapes(module: torch.nn.Module, dtype: jnp.dtype) -> dict[str, jax
 
 
 def select_prefix(state: Mapping[str, jax.Array], prefix: str) -> dict[str, jax.Array]:
-    """Return the parameters whose names start with `prefix`, without the prefix in their names."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
@@ -35,7 +34,6 @@ def call(module: torch.nn.Module, *arguments: object) -> Any:
 
 
 def network_settings(config: Config) -> dict[str, Any]:
-    """Return the entries of a config.json that describe the network."""
     return {name: value for name, value in config.items() if name not in NOT_SETTINGS}
 
 

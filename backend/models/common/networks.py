@@ -27,7 +27,6 @@ DECODE: frozenset[Stage] = frozenset({"decode"})
 
 
 def encoder_network(part: str, encoder: Encoder, plan: ModelPlan, layout: Layout, **options: Any) -> Network:
-    """Describe a network that encodes prompts or images. `options` are further fields of `Network`."""
     return Network(part=part, stages=ENCODE, described=encoder.describe_weights(plan.dtype, layout), **options)
 
 
@@ -73,5 +72,4 @@ def read_part(plan: ModelPlan, name: str, read: Callable) -> Any:
 
 
 def read_tokenizer(plan: ModelPlan, name: str = "tokenizer") -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer in the checkpoint's folder `name`, like `read_part`."""
     return read_part(plan, name, AutoTokenizer.from_pretrained)

@@ -73,6 +73,5 @@ def check_classes(configs: Configs, classes: Mapping[str, Collection[str]], supp
 
 
 def channel_mismatch(configs: Configs, latents: int, supported: str) -> ModelError:
-    """Return the error for a transformer whose channels differ from the channels of the latents."""
     channels = configs["transformer"]["in_channels"]
     return unsupported_checkpoint(f"its transformer takes {channels} channels and its VAE makes {latents}", [supported])

@@ -16,7 +16,6 @@ def image_to_pixels(picture: Image.Image, dtype: DTypeLike) -> np.ndarray:
 
 
 def clip_to_pixels(frames: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-    """Convert uint8 [F, height, width, 3] to [1, 3, F, height, width] in [-1, 1]."""
     return (frames.astype(np.float32).transpose(3, 0, 1, 2)[None] / 127.5 - 1.0).astype(dtype)
 
 

@@ -31,7 +31,6 @@ class StepCache:
 
 
 def describe_cache(layout: Layout, shape: tuple[int, int, int], dtype: jnp.dtype) -> StepCache:
-    """Return the shapes and shardings of a `StepCache` for tokens of this shape, [B, S, D]."""
     tokens = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(TOKENS)))
     flag, count = (as_leaf(jax.ShapeDtypeStruct((), one, sharding=layout.replicated)) for one in (bool, jnp.int32))
     return StepCache(first=tokens, rest=tokens, is_filled=flag, reused=count)

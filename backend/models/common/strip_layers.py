@@ -114,7 +114,6 @@ class StripRunner:
         return self._convolve(f"{step.name}.conv2", hidden, self._make_epilogue(following, self._shortcut(step, total)))
 
     def _convolve_sum(self, name: str, frames: jax.Array, epilogue: Epilogue | None = None) -> jax.Array:
-        """Apply a convolution without a norm after it. Return the sum of convolution, bias and residuals."""
         total, _ = self._convolve(name, frames, epilogue or Epilogue())
         assert total is not None, "the epilogue keeps the sum"
         return total
@@ -159,7 +158,6 @@ class StripRunner:
         return Epilogue(residuals=residuals, norm=weight, norm_width=width)
 
     def _normalise(self, total: jax.Array, norm: str | None) -> jax.Array | None:
-        """Apply the norm `norm`, then SiLU, to `total`. Return None without a `norm`."""
         return None if norm is None else norm_and_silu(total.astype(jnp.float32), *self._norm_weight(norm)).astype(total.dtype)
 
     def _norm_weight(self, name: str) -> tuple[jax.Array, int]:

@@ -56,21 +56,17 @@ class Strips:
         return self.columns + self.padding
 
     def padding_for(self, array_columns: int) -> int:
-        """Return the number of padding columns of an array that has `array_columns` columns without padding."""
         return array_columns // self.columns * self.padding
 
     @property
     def spec(self) -> P:
-        """The partition of an array [F, W, H, C] over the mesh: its columns are divided."""
         return P(None, self.axes or None, None, None)
 
     def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.Array]:
-        """Return the shapes of cached arrays [F, W, H, C], with shardings that divide the columns."""
         sharding = self.layout.sharding(self.spec)
         return {name: with_sharding(leaf, sharding) for name, leaf in caches.items()}
 
     def to_strips(self, array: jax.Array, padded_rows: int) -> jax.Array:
-        """Convert [1, C, F, height, width] to [F, W, H, C] with padded columns, rows and channels. The padding is zero."""
         frames = array[0].transpose(1, 2, 3, 0) if self.is_transposed else array[0].transpose(1, 3, 2, 0)
         columns, rows, channels = frames.shape[1:]
         added = self.padding_for(columns), padded_rows - rows, padded_channels(channels) - channels
@@ -104,6 +100,5 @@ class Strips:
 
 
 def padded_vector(values: jax.Array) -> jax.Array:
-    """Return a bias or a norm's weight as a float32 vector with padded channels."""
     flat = values.reshape(-1).astype(jnp.float32)
     return jnp.pad(flat, (0, padded_channels(flat.shape[0]) - flat.shape[0]))

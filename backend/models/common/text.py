@@ -48,7 +48,6 @@ class TextEncoder(Encoder):
 
 
 def note_cut_prompts(counts: Sequence[int], most: int) -> tuple[str, ...]:
-    """Return a note for the user on each prompt with more than `most` tokens."""
     return tuple(
         f"The {name} has {count} tokens, of which the model reads {most}: its end was left out"
         for name, count in zip(PROMPTS, counts, strict=False)

@@ -55,7 +55,6 @@ class StackedTransformer:
 
     @classmethod
     def matrix_role(cls, name: str) -> Role:
-        """Return how a matrix of a layer is divided over tp."""
         if name.endswith(cls._replicated):
             return "replicated"
         if name.endswith(cls._columns):
@@ -63,7 +62,6 @@ class StackedTransformer:
         return "rows" if name.endswith(cls._rows) else "whole"
 
     def describe_weights(self, dtype: jnp.dtype) -> StackedWeights:
-        """Return the shapes and shardings of the weights."""
         state = parameter_shapes(self._model, dtype)
         dtypes = {name: self._weight_dtype(name, dtype) for name in state} | self._quantized_dtypes
         state = {name: jax.ShapeDtypeStruct(leaf.shape, dtypes[name]) for name, leaf in state.items()}
@@ -106,7 +104,6 @@ class StackedTransformer:
         }
 
     def num_tokens(self, latent_shape: tuple[int, ...]) -> int:
-        """Return the number of tokens of latents of this shape, B C F H W."""
         return math.prod(latent_shape[2:]) // math.prod(self._patch)
 
     def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
@@ -125,7 +122,6 @@ class StackedTransformer:
         return with_sharding(state, layout.replicated), placed
 
     def _gather_layer(self, block: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Gather the parameters of one layer from the chips. Return them in the shapes of the checkpoint."""
         gathered = {}
         for name, value in block.items():
             cuts_copy = self._cuts_copies and not any(part in name for part in self._for_few)
@@ -152,7 +148,6 @@ class ClipTransformer(StackedTransformer):
 
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
-        """Return the scalar timesteps that the transformer reads in a step."""
         return (inputs.timestep,)
 
     def velocity(self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Any) -> jax.Array:
@@ -195,7 +190,6 @@ class ClipTransformer(StackedTransformer):
         return self._finish(weights, after, time, context.positions, latents.shape), cache
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: object, context: object) -> jax.Array:
-        """Run all layers and return the video's tokens [B, S, D]."""
         run_layer = self._layer_runner(time, context)
         return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, self._layers(weights, context))[0][0]
 
@@ -231,5 +225,4 @@ class ClipTransformer(StackedTransformer):
 
 
 def layer_at(layers: object, index: jax.Array | int) -> Any:
-    """Return layer `index` of `layers`, which is a tree of arrays with the layers along axis 0."""
     return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), layers)

@@ -54,7 +54,6 @@ class StreamedAutoencoder:
         self.uses_up_caches = not self._uses_strips(jnp.bfloat16)
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the weights in the form that encoding and decoding need: unchanged, or rearranged for strips."""
         dtype = self._dtype(weights)
         if not self._uses_strips(dtype):
             return weights
@@ -62,7 +61,6 @@ class StreamedAutoencoder:
         return jax.jit(functools.partial(self._on_tpu.arrange, self._vae), out_shardings=places)(weights)
 
     def describe_arranged(self, dtype: jnp.dtype) -> dict[str, jax.Array]:
-        """Return the shapes and shardings of the weights that `arrange` returns."""
         described = self.describe_weights(dtype)
         if not self._uses_strips(dtype):
             return described

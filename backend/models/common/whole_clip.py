@@ -144,7 +144,6 @@ class WholeClipModel:
         return str
 
     def notes(self, request: GenerationRequest) -> list[str]:
-        """Return a sentence for the user about each prompt that is too long and will be cut."""
         return list(self._tokenize_prompts(request).notes)
 
     def prompts_for_all_programs(self, example: str) -> list[str]:
@@ -159,15 +158,12 @@ class WholeClipModel:
         return self._text_encoder.tokenize(self._prompts(request))
 
     def layout(self, is_guided: bool) -> Layout:
-        """See `Model`."""
         return self._programs(is_guided).layout
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """See `Model`."""
         return {VIDEO: self.latent_shape(request)}
 
     def latent_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """Return the shape of the video's latents, B C F H W."""
         return request.geometry().latent_shape(self._guided.vae.latent_channels)
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
@@ -177,7 +173,6 @@ class WholeClipModel:
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def encode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`."""
         tokens, num_frames = self._count_encoded(request)
         described: dict[str, Any] = {network.part: network.described for network in self.networks}
         sizes = {one.geometry() for one in (request, request_at_first_size(request))} if num_frames else ()
@@ -185,7 +180,6 @@ class WholeClipModel:
         return pictures + sum(encoder_flops(described[part], count) for part, count in tokens.items())
 
     def decode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`."""
         return self._guided.vae.decode_flops(request.geometry())
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
@@ -205,7 +199,6 @@ class WholeClipModel:
         step_state: StepState,
         index: int,
     ) -> Effects[tuple[States, StepState]]:
-        """See `Model`."""
         state, step_state = yield from self._step(weights, request, step_context, states[VIDEO], step_inputs, step_state, index)
         if request.solver in ADDS_NOISE:
             noise = make_fresh_noise(schedule_for_request(request), request.seed, index)
@@ -253,7 +246,6 @@ class WholeClipModel:
         return (yield Call(programs.decode_first, (weights["vae"], latents, *room)))
 
     def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
-        """See `Model`."""
         return (yield from self.decode(weights, request, latents, None))[0]
 
     def _first_decode_arguments(self, request: GenerationRequest) -> Work:
@@ -286,7 +278,6 @@ class WholeClipModel:
     def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: object, clean: Latents, step_state: StepState
     ) -> Work:
-        """Return the step state unchanged, because a video of one chunk has no later chunks."""
         yield from ()
         return step_state
 
@@ -296,7 +287,6 @@ class WholeClipModel:
         return latents
 
     def skipped_steps(self, step_state: StepState) -> int:
-        """See `Model`."""
         return int(step_state.reused) if isinstance(step_state, StepCache) else 0
 
     def _programs(self, is_guided: bool) -> Any:
@@ -304,5 +294,4 @@ class WholeClipModel:
 
 
 def transformer_part(expert: int) -> str:
-    """Return the name of a transformer's folder in the checkpoint. Expert 0 is the high-noise expert."""
     return "transformer" if expert == 0 else f"transformer_{expert + 1}"

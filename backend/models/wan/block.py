@@ -22,7 +22,6 @@ def run_block(
 def attend(
     block, hidden: torch.Tensor, text: TextKeys, modulation: torch.Tensor, positions: Positions, *, layout: Layout
 ) -> torch.Tensor:
-    """Run self-attention and cross-attention on tokens [B, S, D]."""
     values = block.scale_shift_table.unsqueeze(0) + modulation.float()
     shift, scale, gate = [part.squeeze(2) for part in values.chunk(6, dim=2)][:3]
     normed = _apply_norm(layout, block.norm1, hidden, scale, shift)

@@ -91,8 +91,6 @@ def encode_image_channels(
 def encode_frames(
     first_program: Program, next_program: Program, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
 ) -> Effects[jax.Array]:
-    """Encode a clip's `frames`, uint8 [F, height, width, 3], like `encode_pixels`."""
-
     def pixels(begin: int, end: int) -> np.ndarray:
         return clip_to_pixels(frames[begin:end], dtype)
 

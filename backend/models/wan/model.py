@@ -102,7 +102,6 @@ class WanModel(WholeClipModel):
         return 1 if self.spec.conditioning == "first_frame" else request.geometry().num_latent_frames
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """Return the prompts by the names of their embeddings."""
         return dict(zip(EMBEDDINGS, super()._prompts(request), strict=False))
 
     def _prompts(self, request: GenerationRequest) -> list[str]:
@@ -124,7 +123,6 @@ class WanModel(WholeClipModel):
         return conditions
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. The module `conditions` describes each condition."""
         programs = self._programs(request.is_guided)
         conditions, half = (yield from self._encode_texts(weights, request)), {}
         images = [*inputs.get("image", ()), *inputs.get("last_image", ())]

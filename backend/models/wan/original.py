@@ -57,7 +57,6 @@ def find_sparse_attention(names: Iterable[str]) -> SparseAttention | None:
 
 
 def original_name(stem: str) -> str:
-    """Convert diffusers' name of a module to the name in Wan's original files."""
     return apply_patterns(stem, (*LAYER_NAMES, *OUTER_NAMES))
 
 
@@ -71,7 +70,6 @@ def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def original_tensor_name(name: str) -> str:
-    """Convert diffusers' name of a tensor to the name in Wan's original files."""
     stem, _, kind = name.rpartition(".")
     return f"{original_name(stem)}.{kind}" if kind in ("weight", "bias") else original_name(name)
 

@@ -122,7 +122,6 @@ class WanFamily(Family):
         return original_name(stem)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """See `Family`. ComfyUI uses the authors' names."""
         return (LoraName(self.original_name(stem)),)
 
 

@@ -339,7 +339,6 @@ class Denoiser(ClipTransformer):
         return split.transpose(0, 7, 1, 4, 2, 5, 3, 6).reshape(velocity.shape[0], -1, frames, height, width)
 
     def _pad_tokens(self, hidden: jax.Array, positions: Positions) -> jax.Array:
-        """Pad the tokens to a multiple that the layout needs, and shard them."""
         padding = positions.cosine.shape[1] - hidden.shape[1]
         padded = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
         return self._layout.constrain(padded, TOKENS)

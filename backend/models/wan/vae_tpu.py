@@ -28,7 +28,6 @@ RESIDUAL = {"dim_mult": [1, 2, 4, 4], "temperal_downsample": [False, True, True]
 
 
 def can_run(config: Config) -> bool:
-    """Return whether this module can run a VAE with this configuration."""
     if config.get("attn_scales") or config["scale_factor_spatial"] != SPATIAL_SCALE * (config.get("patch_size") or 1):
         return False
     if config.get("is_residual"):

@@ -53,7 +53,6 @@ class VaceModel(WanModel):
         return tokens, passes * request.geometry().num_latent_frames + len(request.references)
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. The modules `conditions` of Wan and of VACE describe each condition."""
         conditions: dict[str, Any] = yield from self._encode_texts(weights, request)
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = build_source(request, inputs)

@@ -35,7 +35,6 @@ class WanVaceFamily(WanFamily):
     body = "backend.models.wan_vace.model:VaceModel"
 
     def read_spec(self, index: Config, configs: Configs) -> WanSpec:
-        """See `Family`."""
         check_networks(index, configs, TRANSFORMER)
         config, latents, space = configs["transformer"], configs["vae"]["z_dim"], vae_scales(configs)[0]
         for name in ("vace_layers", "vace_in_channels"):
@@ -50,7 +49,6 @@ class WanVaceFamily(WanFamily):
         return dataclasses.replace(spec, scales=vae_scales(configs), boundary=index.get("boundary_ratio"))
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. Checks that the single-file transformers fit the checkpoint."""
         check_single_files(checkpoint)
         return checkpoint
 

@@ -84,7 +84,6 @@ class ControlledDenoiser(Denoiser):
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
     def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
-        """See `ClipTransformer`."""
         outer, text, positions, (hidden,) = weights.outer, context.text, context.positions, tokens
         kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
         patches = to_patches(context.control.astype(kernel.dtype), self._patch)
