@@ -15,13 +15,7 @@ from backend.checkpoints.json_files import AGAIN, Config
 from backend.chips import StepFlops
 from backend.errors import ModelError, RequestError
 from backend.models.causal_wan.spec import BLOCK, SINK, TRAINED, WINDOW, CausalWanSpec, check_window
-from backend.models.common.parts import (
-    apply_patterns,
-    channel_mismatch,
-    check_classes,
-    check_parts,
-    transformer_width,
-)
+from backend.models.common.parts import apply_patterns, channel_mismatch, check_classes, check_parts, transformer_width
 from backend.models.spec import Configs, unsupported_checkpoint
 from backend.models.wan.spec import AUTOENCODER, TEXT_TOKENS, WanFamily, transformer_flops, vae_scales
 from backend.schemas.prompt_cues import AND

@@ -52,12 +52,7 @@ def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
 
 
 def step_in_windows(
-    step: Program,
-    weights: object,
-    state: SamplerState,
-    step_inputs: StepInputs,
-    contexts: WindowContexts,
-    index: int,
+    step: Program, weights: object, state: SamplerState, step_inputs: StepInputs, contexts: WindowContexts, index: int
 ) -> Effects[SamplerState]:
     """Take denoising step `index` in each window. Return the weighted sum of the windows' next sampler states. Yields work."""
     lead = contexts.lead

@@ -21,13 +21,7 @@ from backend.models.common.step_cache import StepCache, describe_cache
 from backend.models.common.text import TIED
 from backend.models.common.whole_clip import CLIP, WholeClipModel, WholeClipStepContext, transformer_part
 from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, PromptConditions, StepState, Weights
-from backend.models.wan.conditions import (
-    EMBEDDINGS,
-    branch_embeddings,
-    encode_frames,
-    encode_image_channels,
-    pad_embeddings,
-)
+from backend.models.wan.conditions import EMBEDDINGS, branch_embeddings, encode_frames, encode_image_channels, pad_embeddings
 from backend.models.wan.image_encoder import ImageEncoder
 from backend.models.wan.original import map_file_names
 from backend.models.wan.sparse_attention import make_sparse_plan

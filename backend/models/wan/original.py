@@ -145,9 +145,7 @@ def check_transformer(file: str, shapes: Mapping[str, tuple[int, ...]], config: 
         what, needed = ("not a VACE transformer", "a VACE model") if is_vace else ("a VACE transformer", "not a VACE model")
         preset = "without VACE" if is_vace else "of VACE"
         raise ModelError(
-            f"{file} is {what},",
-            f"and the model is {needed}",
-            f"use a preset {preset}, or give another file for --transformer",
+            f"{file} is {what},", f"and the model is {needed}", f"use a preset {preset}, or give another file for --transformer"
         )
 
 

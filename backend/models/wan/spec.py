@@ -78,18 +78,10 @@ SPECS = (
     ),
     WanSpec(name="wan2.2-t2v", tasks=("t2v",), conditioning="none", num_experts=2, inputs=CLIP),
     WanSpec(
-        name="wan2.2-i2v",
-        tasks=("i2v",),
-        conditioning="channels",
-        num_experts=2,
-        inputs={"image": "must", "last_image": "may"},
+        name="wan2.2-i2v", tasks=("i2v",), conditioning="channels", num_experts=2, inputs={"image": "must", "last_image": "may"}
     ),
     WanSpec(
-        name="wan2.2-ti2v",
-        tasks=("t2v", "i2v"),
-        conditioning="first_frame",
-        inputs={"image": "may", **CLIP},
-        continues=True,
+        name="wan2.2-ti2v", tasks=("t2v", "i2v"), conditioning="first_frame", inputs={"image": "may", **CLIP}, continues=True
     ),
 )
 SUPPORTED = "Wan 2.1 T2V, I2V and FLF2V, Wan 2.2 T2V-A14B, I2V-A14B and TI2V-5B, in diffusers' layout"
