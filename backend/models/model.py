@@ -1,8 +1,7 @@
 """The part of a model family that imports jax: its networks, and the work from a request to pixels.
 
 The pipeline uses every family through the protocol `Model`. A model yields all device work as effects (see
-`backend.runtime.work`). Therefore loading, running, compiling ahead, `precompile` and `check-tpu` share one description of this
-work.
+`backend.runtime.work`), so running, compiling ahead and `check-tpu` share one description of this work.
 """
 
 import dataclasses
@@ -37,12 +36,7 @@ Conditions = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptConditions:
-    """The conditions of one prompt.
-
-    Attributes:
-        full: the conditions for steps at the video's full size.
-        half: conditions for steps at half size, which replace conditions of the same name. All other conditions are as in `full`.
-    """
+    """The conditions of one prompt. Steps at half size replace conditions by those of the same name in `half`."""
 
     full: Conditions
     half: Conditions = dataclasses.field(default_factory=dict)
@@ -79,7 +73,6 @@ class Network:
 
     Attributes:
         part: the name of the network's folder in the checkpoint.
-        stages: the stages that use the network: "encode", "denoise", "decode".
         described: shapes, dtypes and shardings of the weights as the checkpoint has them.
         arrange: function that converts the weights to the form that programs use, None if both forms are equal.
         arranged: shapes, dtypes and shardings of the result of `arrange`.
@@ -109,7 +102,7 @@ class ModelPlan:
     Attributes:
         folder: the folder of the checkpoint, None if no checkpoint is read.
         mesh: fixed sizes of the mesh axes by name, None for an axis whose size `plans.plan_layouts` chooses.
-        stages: the stages ("encode", "denoise", "decode") whose networks are loaded.
+        stages: the stages whose networks are loaded.
         quantize: number format of the transformers' large matrices, "off" for `dtype`.
         num_copies: number of matrices of a layer of which every chip has a copy. If None, `plans.plan_layouts` chooses it.
     """
@@ -140,10 +133,9 @@ class AttentionLengths:
     """The sizes of one chip's attention in a step.
 
     In self-attention, `queries` tokens attend to `keys` tokens in `heads` heads. In cross-attention, `text_queries` tokens attend
-    to `text` tokens of the prompt in `text_heads` heads.
-
-    In some models the tokens of each frame also attend to the same frame of a driving video. There, `beside` has two numbers: the
-    tokens of a frame, and the product of the numbers of heads, frames and samples. Other models have no `beside`.
+    to `text` tokens of the prompt in `text_heads` heads. In some models the tokens of each frame also attend to the same frame of
+    a driving video. There, `beside` has two numbers: the tokens of a frame, and the product of the numbers of heads, frames and
+    samples.
     """
 
     heads: int
@@ -175,10 +167,7 @@ class Model(Protocol):
         """Return the layout of guided or unguided steps. Weights have the same shardings in both layouts."""
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the latents of each stream ("video", "sound") by name, video first.
-
-        Noise is drawn for the streams in this order.
-        """
+        """Return the shape of the latents of each stream by name, video first. Noise is drawn in this order."""
 
     def notes(self, request: GenerationRequest) -> list[str]:
         """Return sentences for the user about how the model reads the request, such as prompts that are cut."""
@@ -204,9 +193,7 @@ class Model(Protocol):
         """Return the floating-point operations for decoding the whole video."""
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """Return the sampler states before the first step of a chunk.
-
-        The states are `noise`. If `conditions` have the latents of a clip to restyle, the states are these latents with noise.
+        """Return the sampler states before the first step of a chunk: `noise`, or the latents of a clip to restyle with noise.
 
         This method is pure, because jax also traces it.
         """
@@ -229,19 +216,15 @@ class Model(Protocol):
     def commit_chunk(
         self, weights: Weights, request: GenerationRequest, step_context: StepContext, clean: Latents, step_state: StepState
     ) -> Effects[StepState]:
-        """Add the clean latents of a finished chunk to the step state. Yields work.
-
-        A model whose video is one chunk returns `step_state` unchanged.
-        """
+        """Add the clean latents of a finished chunk to the step state. Yields work."""
 
     def skipped_steps(self, step_state: StepState) -> int:
         """Return how many steps reused an earlier step's output, as counted in the step state."""
 
     def finish(self, conditions: Conditions, latents: Latents) -> Effects[Latents]:
-        """Return the latents to decode. Yields work.
+        """Return the latents to decode, with the latents of inputs, and without latent frames that are not part of the video.
 
-        A family inserts the latents of input images and clips into the clean latents, or removes latent frames that are not part
-        of the video.
+        Yields work.
         """
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
@@ -266,16 +249,13 @@ class Model(Protocol):
     def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
         """Decode `latents`, the first `preview_stride` latent frames, to pixels [1, 3, F, height, width] in [-1, 1]. Yields work.
 
-        The first pixel frame is shown as the preview while the next step runs.
+        The first pixel frame is the preview.
         """
 
     preview_stride: int
 
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
-        """Decode all audio latents to audio [channels, samples] in [-1, 1] at the spec's `sound_rate`. Yields work.
-
-        Only for models with a `sound_rate`.
-        """
+        """Decode all audio latents to audio [channels, samples] in [-1, 1] at the spec's `sound_rate`. Yields work."""
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths | None:
         """Return the sizes of one chip's attention in a step, or None if the model does not use the attention kernel."""

@@ -35,12 +35,10 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TriedPlan:
-    """A plan that `benchmarks.tune_plan` compiled.
+    """A plan that `benchmarks.tune_plan` compiled: a mesh, and the number of a layer's matrices of which every chip has a copy.
 
-    Attributes:
-        copies: number of matrices of a layer of which every chip has a copy.
-        seconds: predicted seconds of one guided step, None if the step does not fit into memory.
-        hbm_bytes: bytes on one device, with the weights of all networks.
+    `seconds` are predicted for one guided step, None if it does not fit into memory. `hbm_bytes` are the bytes on one device,
+    with the weights of all networks.
     """
 
     mesh: MeshPlan
@@ -119,16 +117,12 @@ def plan_layouts(plan: ModelPlan, layer_matrix_bytes: Callable[[Config, int], di
     """Return the layouts for guided and for unguided steps. Weights have the same shardings in both layouts.
 
     The sizes in `plan.mesh` come first, then the sizes in the table `plans.json`, then the choice of `backend.runtime.mesh`. For
-    unguided steps, only the size of tp is taken from `plan.mesh` or from the table.
+    unguided steps, only the size of tp is taken from `plan.mesh` or from the table. `plan.num_copies` is the number of matrices
+    that are copied. Without it, the table sets the number if the mesh of guided steps is the table's mesh and the matrices are
+    not quantized.
 
-    `plan.num_copies` is the number of matrices that are copied. Without it, the table sets the number if the mesh of guided steps
-    is the table's mesh and the matrices are not quantized. Otherwise `plan_copies` chooses the matrices.
-
-    Args:
-        layer_matrix_bytes: a function of (config, itemsize) that returns the bytes of each matrix of a layer by name. The
-            matrices whose copies save the most time come first.
-
-    Raises: RequestError for an illegal mesh.
+    `layer_matrix_bytes`, a function of (config, itemsize), returns the bytes of each matrix of a layer by name. The matrices
+    whose copies save the most time come first. Raises: RequestError for an illegal mesh.
     """
     config = plan.configs["transformer"]
     full_sizes, heads = layer_matrix_bytes(config, plan.dtype.itemsize), config["num_attention_heads"]

@@ -1,7 +1,6 @@
 """The specs of checkpoints, and the part of a model family that recognises checkpoints without loading them.
 
-A family is one folder in `backend/models` and one entry of `FAMILIES`. `Family.model` returns the part that imports jax. All
-other code here and in a family's `spec.py` imports neither jax nor torch.
+A family is one folder in `backend/models` and one entry of `FAMILIES`. Only `Family.model` imports jax.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class ModelSpec:
         inputs: the supported inputs by role (see `schemas.settings.INPUTS`), "must" if the input is required, else "may".
         scales: pixels per latent position along each side, and pixel frames per latent frame.
         patch: a token covers `patch` x `patch` positions of the latents.
-        num_experts: number of transformers.
         boundary: the noise level, 0 to 1, below which the second expert takes over.
         chunk: number of latent frames that are denoised together, None for the whole video.
         first_only: roles of inputs that only the first chunk uses.
@@ -54,8 +52,7 @@ class ModelSpec:
         other_series: series of presets that belong to other versions of the model.
         refines: true if the checkpoint has a network that doubles the size of latents.
         has_control_blocks: true if additional layers (control blocks) read a clip with a mask.
-        sparse_attention: the transformers' method of sparse attention, the entry `sparse_attention` of their configurations. None
-            for dense attention.
+        sparse_attention: the entry `sparse_attention` of the transformers' configurations, None for dense attention.
         takes_quantize: true if the large matrices of the transformers can be stored in 8 bits.
         over_floor: the expected time of a step, divided by the time that its operations (`chips.StepFlops`) need at the chip's
             peak speed. Used for estimates.
@@ -101,10 +98,9 @@ class ModelSpec:
 
     @property
     def frame_step(self) -> int:
-        """The difference between two successive lengths of a video, in pixel frames. The smallest length is `first_frames`.
+        """The difference between two successive lengths of a video in pixel frames: a block (live models) or a latent frame.
 
-        For live models, the difference is the length of a block. For models that generate segments, the difference is 1. For all
-        other models, the difference is the length of a latent frame.
+        Models that generate segments support all lengths.
         """
         if self.segment_frames is not None:
             return 1
@@ -112,10 +108,7 @@ class ModelSpec:
 
     @property
     def first_frames(self) -> int:
-        """The smallest length of a video in pixel frames: the first block for live models, else 1.
-
-        The first latent frame of a video holds a single pixel frame.
-        """
+        """The smallest length of a video in pixel frames: the first block for live models, else 1."""
         return self.frame_step - self.scales[1] + 1 if self.live else 1
 
 
@@ -207,10 +200,9 @@ class Family:
         return checkpoint
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """Complete a checkpoint with facts from its single-file transformers and the preset.
+        """Complete a checkpoint with facts from its single-file transformers and the preset. By default, refuse single files.
 
-        By default, refuse single files. Raises: ModelError if a file has no transformer of this family, or a transformer that
-        does not fit the checkpoint.
+        Raises: ModelError if a file has no transformer of this family, or a transformer that does not fit the checkpoint.
         """
         raise no_single_files(checkpoint)
 
@@ -226,10 +218,7 @@ class Family:
         raise NotImplementedError
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """Return the names that LoRA files can have for a module of the transformer, besides diffusers' name `stem`.
-
-        These are the names that the original authors and ComfyUI use.
-        """
+        """Return the names that LoRA files of the authors and of ComfyUI can have for the transformer's module `stem`."""
         return ()
 
     def model(self) -> type[Model]:

@@ -52,10 +52,8 @@ Together they reach 112 pixel frames back, so latent frame 29 is the first that 
 class ActionState:
     """The field `own` of Matrix-Game's `BlockStepState`.
 
-    Attributes:
-        past_actions: [pixel frames, keys and mouse values], the actions of the latest pixel frames. None before the first block.
-        steering: the actions that the next block sees.
-        channels: the transformer's additional input channels in the next block: a mask, and the latents of the input image.
+    `past_actions` [pixel frames, keys and mouse values] are the actions of the latest pixel frames, None before the first block.
+    The next block sees `steering`, and the input channels `channels`.
     """
 
     past_actions: np.ndarray | None
@@ -67,11 +65,7 @@ class ActionState:
 class ActionInputs:
     """The field `own` of Matrix-Game's `BlockStepContext`. All blocks share it until the action changes.
 
-    Attributes:
-        action: [keys and mouse values], the action in every frame.
-        channels: the transformer's additional input channels for the first `STILL_FRAMES` latent frames, a host array [1, 4 + C,
-            latent frames, H, W]. The first four channels are a mask. The other C channels are the latents of a grey clip that
-            starts with the input image.
+    `action` [keys and mouse values] is the action in every frame. `channels` is the condition `image_channels`.
     """
 
     action: np.ndarray

@@ -1,8 +1,7 @@
 """Recognise Matrix-Game 2.0 by its configurations: a causal Wan model that continues an image, steered by keyboard and mouse.
 
-The transformer's config.json has the entries of causal Wan (see `causal_wan.spec`). The further entry `action_config` describes
-the action modules of the first layers. The model reads no text. Its cross-attention attends to CLIP's tokens of the image. No
-configuration names the keyboard keys, so the names follow from the number of keys. This module reads no file.
+The transformer's config.json has the entries of causal Wan, and `action_config` for the action modules of the first layers. The
+model reads no text. Its cross-attention attends to CLIP's tokens of the image.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/utils/conditions.py and configs/distilled_model (keys, mouse, entries);
 hao-ai-lab/FastVideo, fastvideo/configs/models/dits/matrixgame2.py (the layout of FastVideo/Matrix-Game-2.0-*-Diffusers).
@@ -74,16 +73,13 @@ class ActionShape:
 
     Attributes:
         layers: the number of layers with an action module. They are the transformer's first layers.
-        heads: the number of attention heads in a module.
         width: the number of channels of all heads together.
         keys: the number of keyboard keys.
         key_width: the number of channels to which the states of all keys in one pixel frame are embedded.
         mouse_width: the number of mouse values per pixel frame, 0 without a mouse.
         stride: the number of pixel frames per latent frame.
         reach: a latent frame sees the actions in this number of pixel frames, directly before its last pixel frame.
-        time_width: the number of a head's channels that the rotary embedding rotates. The angles follow from the latent frame's
-            number.
-        theta: the base of the rotary embedding.
+        time_width: the number of a head's channels that the rotary embedding, with the base `theta`, rotates.
     """
 
     layers: int

@@ -1,8 +1,7 @@
 """Matrix-Game 2.0's transformer over one block of latent frames: causal Wan with action modules in its first layers.
 
-The action module runs between a layer's cross-attention and feed-forward network. diffusers' layer cannot call it there.
-Therefore a layer with an action module runs in two parts, and the action module runs between the parts. The model reads no text.
-Its cross-attention attends to the image's tokens.
+The action module runs between a layer's cross-attention and feed-forward network. diffusers' layer cannot call it there, so such
+a layer runs in two parts.
 """
 
 import dataclasses
@@ -80,10 +79,7 @@ class ActionDenoiser(BlockDenoiser):
         return StackedWeights(outer=described.outer, stacks=described.stacks | {ACTIONS: placed})
 
     def prepare_text(self, weights: StackedWeights, text: None, bias: None, image: jax.Array | None = None) -> TextContext:
-        """Compute every layer's cross-attention keys and values for `image`, the image encoder's tokens [1, tokens, D].
-
-        The model reads no text, so the caller passes None as `text` and `bias`.
-        """
+        """Compute every layer's cross-attention keys and values for `image`, the image encoder's tokens [1, tokens, D]."""
         assert image is not None, "the model reads no text"
         tokens = self._call_outer(
             "condition_embedder.image_embedder", weights, image.astype(weights.outer["proj_out.weight"].dtype)

@@ -7,13 +7,9 @@ A latent frame sees the actions in some pixel frames before its last pixel frame
 - Keyboard: the keyboard input of a latent frame becomes one attention key and one value. All tokens attend to the attention keys
   of all latent frames of the window.
 
-The rotary embedding rotates queries and keys by the number of their latent frame. The window is the same as for the block's
-self-attention. Keys and values are in rings, with one entry for each latent frame in the window (see
-`backend.models.causal_wan.transformer`).
-
-Arrays have no separate axis for heads, because a head has fewer channels than a TPU register has lanes. Sums over a head's
-channels are products with a matrix of zeros and ones. The norms of queries and keys use no weights. The checkpoint has weights
-for these norms, but the authors' code does not use them.
+Keys and values are in rings, with one entry for each latent frame in the window of the block's self-attention. Arrays have no
+separate axis for heads, because a head has fewer channels than a TPU register has lanes. The checkpoint has weights for the norms
+of queries and keys, but the authors' code does not use them.
 
 Source: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/modules/action_module.py; GameFactory, arXiv:2501.08325.
 """
@@ -74,8 +70,8 @@ class Steering:
 class ActionPlace:
     """The position of a block's keys and values in an `ActionRing`.
 
-    `layer` is the index of the layer. `places` [F] are the indices in the ring of the block's F latent frames. `count` is the
-    number of latent frames that the ring has after the block is written. Attention ignores the unused rest of the ring.
+    `places` [F] are the indices in the ring of the block's F latent frames. `count` is the number of latent frames that the ring
+    has after the block is written.
     """
 
     layer: jax.Array
@@ -112,10 +108,10 @@ def describe_action_ring(shape: ActionShape, window: int, frame_tokens: int, dty
 
 
 def action_windows(actions: np.ndarray, frames: int, stride: int, reach: int) -> np.ndarray:
-    """Return the actions that each of a block's latent frames sees, [frames, reach, N].
+    """Return the actions that each of a block's latent frames sees, [frames, reach, N] for N keys and mouse values.
 
-    N is the number of keys plus the number of mouse values. A latent frame has `stride` pixel frames, and sees the actions of
-    `reach` pixel frames. `actions` [reach + stride * (frames - 1), N] starts with the first action that the block sees.
+    `actions` [reach + stride * (frames - 1), N] starts with the first action that the block sees. A latent frame has `stride`
+    pixel frames.
     """
     return np.stack([actions[stride * frame : stride * frame + reach] for frame in range(frames)])
 
@@ -125,8 +121,7 @@ def apply_actions(
 ) -> tuple[jax.Array, ActionRing]:
     """Run the mouse attention and the keyboard attention on a block's tokens `hidden` [F * T, D].
 
-    Each of the block's F latent frames has T successive tokens. Returns the changed tokens, and the ring after the block's keys
-    and values are written.
+    Returns the changed tokens, and the ring after the block's keys and values are written.
     """
     if steering.mouse is not None:
         hidden, ring = _apply_mouse(shape, parameters, hidden, steering, ring, place)
@@ -202,7 +197,7 @@ def _norm_and_rotate(shape: ActionShape, value: jax.Array, steering: Steering) -
 
 
 def _write_to_ring(ring: jax.Array, array: jax.Array, place: ActionPlace) -> tuple[jax.Array, jax.Array]:
-    """Write `array` [F, ...], which has an entry for each of a block's F latent frames, into a ring [layers, W, ...].
+    """Write `array` [F, ...] into a ring [layers, W, ...].
 
     Returns the ring's entries of the layer `place.layer`, [W, ...], and the whole ring.
     """

@@ -1,22 +1,16 @@
 """The `Model` of causal Wan, which generates a video block by block.
 
-The sampler is consistency sampling, as in the models' training: a step estimates the clean latents, then adds fresh noise for the
-next noise level. The noise depends only on the seed, the block and the step. It is drawn on the devices.
+The sampler is consistency sampling: a step estimates the clean latents, then adds fresh noise for the next noise level. The noise
+depends only on the seed, the block and the step. It is drawn on the devices.
 
-Some models need more steps for the first block than for later blocks. If the request has too few steps for the first block, all
-steps of this block run in the request's first step. For this block, the request's other steps then do nothing. Source:
-thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml, `denoising_step_list_first_chunk`.
-
-An input image becomes the first block, as a still clip. The steps of this block only insert the latents of the still clip. The
-block is committed like any other block.
+If the request has too few steps for the first block, all steps of this block run in the request's first step. For this block, the
+request's other steps then do nothing. Source: thu-ml/Causal-Forcing configs/causal_forcing_dmd_framewise_2step.yaml,
+`denoising_step_list_first_chunk`.
 
 The past is the keys and values of earlier blocks. Models with `recaches` (LongLive) recompute the past when the prompt changes.
-They commit the blocks in the attention window again, in order, with the new prompt. Each block then sees the sink and the blocks
-before it. The sink is the video's first latent frames, which always stay in the window. The sink is recomputed only if the whole
-video is still in the window.
-
-Source: NVlabs/LongLive v1.0, pipeline/interactive_causal_inference.py, `global_sink`. That code recomputes all blocks in one
-pass, in which a block also sees the later blocks.
+They commit the blocks in the attention window again, in order, with the new prompt. Source: NVlabs/LongLive v1.0,
+pipeline/interactive_causal_inference.py, `global_sink`. That code recomputes all blocks in one pass, in which a block also sees
+the later blocks.
 """
 
 import dataclasses
@@ -68,7 +62,6 @@ class BlockStepState:
     Attributes:
         past: the keys and values that the current block sees.
         first: the number of the current block's first latent frame.
-        positions: the rotary embedding of the current block.
         clean: the clean latents of the blocks in the attention window, each with the number of its first latent frame. Empty for
             models that do not recompute the past for a new prompt.
         uncounted: the number of earlier latent frames that `past.frames` does not count. They had left the attention window when
@@ -89,7 +82,7 @@ class BlockStepContext:
     """The inputs that all steps of a video share until the prompt changes.
 
     `noise_key` is the key of the random generator for the steps' fresh noise. `image_latents` are the latents of an input image,
-    which becomes the first block, None without an input image. `own` has further inputs, which a family adds.
+    which becomes the first block, as a still clip. `own` has further inputs, which a family adds.
     """
 
     expert: int
@@ -156,7 +149,6 @@ class CausalWanModel(WanModel):
     def _encode_images(
         self, weights: Any, request: GenerationRequest, programs: BlockPrograms, images: Sequence[Image.Image]
     ) -> Effects[tuple[str, jax.Array]]:
-        """Encode the image as a still clip with the length of the first block."""
         pixels, scale = image_to_pixels(images[0], self.dtype), self.spec.scales[1]
         num_frames = 1 + scale * (self._block_shape(request, 0)[2] - 1)
 
@@ -192,8 +184,8 @@ class CausalWanModel(WanModel):
     ) -> Effects[BlockStepState]:
         """Commit the clean blocks in the attention window again, with the keys and values `text` of the new prompt.
 
-        The sink is recomputed only if the whole video is still in the window. Otherwise, every recomputed block sees the sink's
-        keys as they are rotated for the video's next block.
+        The sink is recomputed only if the whole video is still in the window. Otherwise, the blocks see the sink's keys as they
+        are rotated for the video's next block.
         """
         spec, denoiser, first = self.spec, programs.denoiser, step_state.first
         is_whole = first <= spec.window
@@ -258,10 +250,7 @@ class CausalWanModel(WanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`.
-
-        The keys and values of the block's clean latents replace the keys and values that the block's last step stored.
-        """
+        """See `Model`. The keys and values of the clean latents replace those that the block's last step stored."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         shape = self._block_shape(request, first)
@@ -295,8 +284,8 @@ def check_unguided(step_plan: StepPlan) -> None:
 def noise_key_data(seed: int, uncounted: int = 0) -> np.ndarray:
     """Return the key data [2] uint32 for jax's Threefry generator, which draws the same numbers on every device and mesh.
 
-    `draw_noise` draws different noise for different `past.frames`. A new prompt can reduce `past.frames`, and then a later block
-    would get the noise of an earlier block. Therefore the key also depends on `BlockStepState.uncounted`.
+    A new prompt can reduce `past.frames`, and then `draw_noise` would draw the noise of an earlier block for a later block.
+    Therefore the key also depends on `BlockStepState.uncounted`.
     """
     return np.array([(seed >> 32) ^ uncounted, seed & 0xFFFFFFFF], np.uint32)
 

@@ -1,18 +1,13 @@
 """Recognise causal Wan checkpoints: Wan's networks, trained to generate a video block by block in a few steps.
 
-The transformer's config.json can describe the training. These entries have the names of hao-ai-lab/FastVideo's
-`WanVideoArchConfig`:
+The transformer's config.json can describe the training. The names `num_frames_per_block`, `local_attn_size` (-1 means the longest
+window in training), `sink_size` and `sliding_window_num_frames` (this longest window) are from hao-ai-lab/FastVideo's
+`WanVideoArchConfig`. This project adds two entries. If `kv_recache` is true, a new prompt recomputes the keys and values of
+earlier blocks (LongLive). `first_block_steps` is the minimum number of steps for the first block (Causal-Forcing++). The defaults
+are Self-Forcing's values.
 
-- `num_frames_per_block`: the number of latent frames in a block.
-- `local_attn_size`: the number of latent frames that a block sees. -1 means the longest window in training.
-- `sink_size`: the number of the video's first latent frames that every block sees.
-- `sliding_window_num_frames`: the longest window in training, in latent frames.
-
-This project adds two entries. If `kv_recache` is true, a new prompt recomputes the keys and values of earlier blocks (LongLive).
-`first_block_steps` is the minimum number of steps for the first block (Causal-Forcing++). The defaults are Self-Forcing's values.
-
-An input image becomes the first block of the video, as a still clip. The models were trained on whole blocks. The models accept
-input frames only as a multiple of the block length (guandeh17/Self-Forcing pipeline/causal_inference.py).
+An input image becomes the first block of the video, as a still clip, because the models were trained on whole blocks
+(guandeh17/Self-Forcing pipeline/causal_inference.py).
 """
 
 import dataclasses
@@ -81,7 +76,7 @@ class CausalWanFamily(WanFamily):
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
         """See `Family`. The sizes in the transformer's configuration follow from the shapes of the tensors.
 
-        The entries about training (`TRAINING`) are from config.json. An entry that config.json lacks is from the preset.
+        An entry about training (`TRAINING`) that config.json lacks is from the preset.
         """
         own_config = checkpoint.configs.get(PART, {})
         expected = preset.network_configs().get(PART, {}) if preset else {}
@@ -112,11 +107,10 @@ CAUSAL_WAN = CausalWanFamily()
 
 
 def is_causal(checkpoint: Checkpoint, preset: Preset | None) -> bool:
-    """Return whether a Wan checkpoint's single-file transformer is causal.
+    """Return whether a Wan checkpoint's single-file transformer is causal. The names and shapes of the tensors do not show it.
 
-    The tensors of Wan and causal Wan have the same names and shapes, so they do not show whether a file is causal. A file counts
-    as causal if config.json or the preset names the class of the causal transformer. A PyTorch file counts as causal without this
-    name too, unless it has tensors of sparse attention. The authors of causal Wan publish PyTorch files.
+    A file counts as causal if config.json or the preset names the class of the causal transformer. A PyTorch file counts as
+    causal without this name too, unless it has tensors of sparse attention. The authors of causal Wan publish PyTorch files.
     """
     configs = checkpoint.configs, preset.network_configs() if preset else {}
     named = [config.get(PART, {}).get("_class_name") for config in configs]
@@ -146,10 +140,7 @@ def _make_spec(configs: Configs) -> CausalWanSpec:
 
 
 def check_window(spec: CausalWanSpec) -> None:
-    """Check the attention window.
-
-    Raises: ModelError if a block does not fit into the window, or if the window is longer than in training.
-    """
+    """Raises: ModelError if a block does not fit into the window, or if the window is longer than in training."""
     if not 0 < spec.chunk <= spec.window - spec.sink <= spec.window <= spec.trained:
         raise ModelError(
             f"transformer/config.json says {BLOCK}={spec.chunk}, {WINDOW}={spec.window}, {SINK}={spec.sink},"

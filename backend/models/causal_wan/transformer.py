@@ -2,12 +2,10 @@
 
 The keys and values of the latest latent frames are in a ring: an array of fixed size, in which a new frame replaces the oldest
 frame. Only the video's first frames, called the sink, are never replaced. Therefore one program computes every block of a video
-of any length. Memory and time per block do not grow with the length of the video.
+of any length.
 
-A frame's rotary angles follow from its number in the video, and are computed in float64. Attention depends only on the distance
-of two frames, which is the difference of their numbers. No distance within the ring is longer than in training. The distance to
-the sink, however, would grow without a limit. If this distance becomes longer than in training, the sink's keys are rotated. Then
-attention sees the longest distance in training.
+A frame's rotary angles follow from its number in the video, and are computed in float64. If the distance to the sink becomes
+longer than in training, the sink's keys are rotated. Then attention sees the longest distance in training.
 
 Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 """
@@ -37,10 +35,9 @@ from kernels.qkv import HeadBounds
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Window:
-    """The window: the latent frames that a block sees. There are `frames` of them, including the block's own latent frames.
+    """The latent frames that a block sees: `frames` of them, including its own, of which the video's first `sink` always stay.
 
-    The video's first `sink` latent frames always stay in the window. `trained` is the longest window in training, in latent
-    frames.
+    `trained` is the longest window in training.
     """
 
     frames: int
@@ -54,7 +51,6 @@ class Past:
     """The keys and values of earlier blocks that a block sees.
 
     Attributes:
-        ring: the keys and values of the latest latent frames, in arrays of fixed size.
         frames: the number of latent frames before the block.
         sink: the keys of the video's first latent frames, before `BlockDenoiser.sink_rotation` rotates them, [layers, chips,
             tokens, channels of a chip]. None if the window has no sink.

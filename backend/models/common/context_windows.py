@@ -1,10 +1,8 @@
 """Denoising steps in context windows.
 
-A step denoises each window of the latents separately, then blends the windows: it adds their results with weights.
-
-A solver's next state is an affine function of the velocity. At each frame, the weights of all windows add up to 1. Therefore
-blending the next states of the windows gives the same result as one step with the blended velocity. A window runs the same
-program as a video that is as long as the window.
+A step denoises each window of the latents separately, then blends the windows: it adds their results with weights. A solver's
+next state is an affine function of the velocity, and the weights of all windows add up to 1. Therefore this gives the same result
+as one step with the blended velocity. A window runs the same program as a video that is as long as the window.
 """
 
 import dataclasses
@@ -71,8 +69,7 @@ def step_in_windows(
 def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
     """Return a window of the sampler state: `len(shares)` latent frames of the video, starting at latent frame `begin`.
 
-    The length of `leading` is the number of frames that precede the video, such as reference images. The result starts with the
-    same frames. If no frames precede the video, pass None.
+    The window also has the `len(leading)` frames that precede the video, such as reference images.
     """
     lead = 0 if leading is None else len(leading)
 
@@ -84,10 +81,9 @@ def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.
 
 
 def _add(blend: SamplerState, part: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:
-    """Add a denoised window to `blend`, the weighted sum of all windows.
+    """Add a denoised window to `blend`, the weighted sum of all windows, starting at frame `begin`.
 
-    The window's F frames have the weights `shares` [F], and start at frame `begin`. Frames that precede the video have the
-    weights `leading`, and are added at the start of `blend`.
+    The window's frames have the weights `shares` [F]. Frames that precede the video have the weights `leading`.
     """
     lead = 0 if leading is None else len(leading)
 

@@ -24,9 +24,7 @@ class SparsePlan:
 
     Attributes:
         method: the method of sparse attention: "sol" (Sol-Attn), "sla", "sla-map" or "vsa".
-        keep: the share of the key blocks that each query block sees. Sol-Attn ignores it.
-        tau: the threshold of Sol-Attn.
-        block_q, block_kv: the number of queries and keys in a block.
+        keep: the share of the key blocks that each query block sees. Sol-Attn has the threshold `tau` instead.
         tile: the sides of a tile in tokens, if each block is a tile. None for methods without tiles.
     """
 
@@ -45,9 +43,8 @@ class SparsePlan:
 class Positions:
     """The rotary embedding: `cosine` and `sine`, float32 [1, S, 1, D] or [S, D], depending on the model family.
 
-    The first `num_tokens` of the S positions belong to tokens, the others to padding. `order` is the order of the tokens if
-    sparse attention reorders them, else None. With an `order`, `num_tokens` also counts the padding between tokens.
-    Self-attention is sparse if `sparse` or `tiles` is set.
+    The first `num_tokens` of the S positions belong to tokens. `order` is the order of the tokens if sparse attention reorders
+    them. Then `num_tokens` also counts the padding between tokens. Self-attention is sparse if `sparse` or `tiles` is set.
     """
 
     cosine: jax.Array
@@ -63,21 +60,15 @@ class Positions:
 class BlockCounts:
     """The step state of steps with Sol-Attn: counts of key blocks, summed over all heads, layers and steps so far.
 
-    `totals` [2] float32 has two counts: the blocks that attention computed exactly, and the blocks that were approximated because
-    the list of exact blocks was full.
+    `totals` [2] float32 counts the blocks that attention computed exactly, and the blocks that were approximated because the list
+    of exact blocks was full.
     """
 
     totals: jax.Array
 
 
 def rotary_angles(positions: np.ndarray, width: int, theta: float = 10_000.0) -> np.ndarray:
-    """Compute the rotary angles [N, width] float64 of N positions. Each angle appears twice, because it rotates two channels.
-
-    Args:
-        positions: [N], for example the numbers of latent frames.
-        width: the number of a head's channels that rotate by this position.
-        theta: the base of the rotary embedding. The default is the usual base.
-    """
+    """Compute the rotary angles [N, width] float64 of N positions. Each angle appears twice, because it rotates two channels."""
     rates = theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
     return np.repeat(np.outer(positions, rates), 2, axis=1)
 

@@ -42,11 +42,10 @@ def text_network(encoder: Encoder, plan: ModelPlan, layout: Layout, others_bytes
 
 
 def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Network, ...]:
-    """Return the model's networks, with the transformers in host memory if the devices cannot hold all networks at once.
+    """Return the networks, with the transformers in host memory if the devices cannot hold all networks at once.
 
-    The transformers are in host memory only if the text encoder is in host memory too. The text encoder is copied to the devices
-    while prompts are encoded. `backend.pipeline.denoising_loop` copies a transformer to the devices while the transformer's steps
-    run.
+    This applies only if the text encoder is in host memory too. `backend.pipeline.denoising_loop` copies a transformer to the
+    devices while its steps run.
     """
     networks = tuple(networks)
     has_guest = any(is_offloaded(network.described) for network in networks)

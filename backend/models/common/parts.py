@@ -38,7 +38,7 @@ def with_sparse_attention(checkpoint: Checkpoint, method: SparseAttention | None
 def is_named_sparse(path: Path) -> bool:
     """Return whether the name of a file, its folder or its repository on the Hub contains the word "sparse".
 
-    Some methods of sparse attention add no weights to a checkpoint. Then only a name shows the method.
+    Some methods of sparse attention add no weights to a checkpoint.
     """
     repositories = [part for part in path.parts if part.startswith("models--")]  # folder names of the Hub's cache
     return any("sparse" in name.lower() for name in (path.name, path.parent.name, *repositories))
@@ -52,8 +52,8 @@ def t5_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 def check_parts(index: Config, configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
     """Check that a checkpoint has all folders in `needed`, and that each folder's config.json has the listed entries.
 
-    `index` is the content of model_index.json, which must name the folders. The error message tells the user to give `whole`,
-    such as "a whole LTX-2 checkpoint". Raises: ModelError if a folder or an entry is missing.
+    `index` is the content of model_index.json. The error tells the user to give `whole`, such as "a whole LTX-2 checkpoint".
+    Raises: ModelError if a folder or an entry is missing.
     """
     named = named_parts(index)
     for part, entries in needed.items():

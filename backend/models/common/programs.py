@@ -18,17 +18,10 @@ from backend.weights.stacked import StackedWeights
 class ClipPrograms:
     """The networks on one mesh, and their programs.
 
-    The step programs take the weights, the sampler state, the step inputs and the step context:
-
-    - `step`: the denoising step. `small_step` is the denoising step at half of the video's size.
-    - `zero_star_step`: the denoising step with CFG-Zero*.
-    - `cached_step`: the denoising step with the step cache. It also takes the cache and the threshold.
-    - `still_step`: a step with velocity zero, which runs no transformer. It takes only the sampler state and the step inputs.
-    - `kept_step`: the denoising step. It also returns the change that all layers together made to the tokens, [B, S, D].
-    - `reused_step`: a denoising step without layers. It also takes the change that `kept_step` returned, and adds the change to
-      the tokens.
-
-    `add_noise` adds a step's fresh noise. It takes the state after the step and a `FreshNoise`.
+    Step programs take the weights, the sampler state, the step inputs and the step context. `still_step` takes only the sampler
+    state and the step inputs. `small_step` is for half of the video's size. `cached_step` also takes the step cache and the
+    threshold. `kept_step` also returns the change that all layers together made to the tokens, [B, S, D]. `reused_step` runs no
+    layers. It also takes this change, and adds it to the tokens. `add_noise` takes the state after the step and a `FreshNoise`.
     """
 
     layout: Layout

@@ -17,11 +17,8 @@ from backend.runtime.mesh import TOKENS, Layout, as_leaf
 class StepCache:
     """The changes that layers made to the tokens in the last full step, which is the last step that ran all layers.
 
-    Attributes:
-        first: the change by the first layer, [B, S, D].
-        rest: the change by all later layers, [B, S, D].
-        is_filled: scalar, true after the first full step.
-        reused: scalar, the number of steps that reused `rest`.
+    `first` [B, S, D] is the change by the first layer, `rest` by all later layers. `is_filled` is true after the first full step.
+    `reused` is the number of steps that reused `rest`.
     """
 
     first: jax.Array
@@ -49,13 +46,8 @@ def reuse_or_run(
 
     If the first layer's change is nearly the same as in the last full step, the later layers do not run. Their change is taken
     from the cache. "Nearly" means: in every guidance branch, the mean of the absolute difference is at most `threshold` times the
-    mean of the absolute change in that step, without padding.
-
-    Args:
-        num_tokens: number of tokens without padding. Padding tokens follow them.
-        hidden: the tokens before the first layer.
-        first: the tokens after the first layer.
-        run_rest: returns the tokens after all layers.
+    mean of the absolute change in that step. Only the first `num_tokens` tokens count. `hidden` are the tokens before the first
+    layer, `first` the tokens after it. `run_rest` returns the tokens after all layers.
     """
     change = first - hidden
     is_real = (jnp.arange(change.shape[1]) < num_tokens)[None, :, None]

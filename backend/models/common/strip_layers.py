@@ -1,8 +1,7 @@
 """The shared layers of the families' video autoencoders on one TPU chip, built on `kernels.causal_conv`.
 
 A chip computes one strip of columns through the whole network. All arrays are [F, W, H, C] of the strip, with channels and rows
-padded with zeros. `backend.models.common.strips` divides the frames into strips. If rows and columns of the frames are swapped,
-the columns in this module are rows of the video.
+padded with zeros. If rows and columns of the frames are swapped, the columns in this module are rows of the video.
 """
 
 import dataclasses
@@ -21,12 +20,9 @@ Weights = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """The settings of one chip.
+    """The settings of one chip: the mesh axes over which the strips are divided, and whether rows and columns are swapped.
 
-    Attributes:
-        axes: mesh axes over which the strips are divided.
-        is_transposed: true if rows and columns of the frames are swapped.
-        interpret: true if the kernel runs in interpret mode.
+    `interpret` is true if the kernel runs in interpret mode.
     """
 
     axes: tuple[str, ...]
@@ -58,15 +54,9 @@ class Step:
 class StripRunner:
     """Runs the encoder or the decoder on one chip.
 
-    Each module returns two arrays: its output, and its output after the norm and SiLU with which the next module starts.
-
-    Args:
-        widths: number of channels of each norm without padding, by name.
-        before: caches from the previous call.
-        rows: number of rows of the network's input, without padding.
-
-    Attributes:
-        after: caches for the next call. Each family chooses their names.
+    Each module returns two arrays: its output, and its output after the norm and SiLU with which the next module starts. `widths`
+    are the numbers of channels of each norm without padding. `before` and `after` are the caches from the previous call, and for
+    the next. `rows` is the number of rows of the network's input, without padding.
     """
 
     # (step, total, following) -> outputs of a module that is not a residual block, like the results of `_run`
@@ -90,10 +80,7 @@ class StripRunner:
     def _run_steps(
         self, steps: Sequence[Step], last: str, total: jax.Array | None, normalised: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Run the modules `steps` in turn. Return the last module's output, and this output after the norm `last` and SiLU.
-
-        `total` and `normalised` are the same two arrays for the module before `steps`.
-        """
+        """Run the modules `steps` in turn. Return the last module's output, and this output after the norm `last` and SiLU."""
         for step, following in zip(steps, [*(step.first_norm for step in steps[1:]), last], strict=True):
             assert total is not None, "each step keeps its sum"
             total, normalised = self._run(step, total, normalised, following)
@@ -101,10 +88,7 @@ class StripRunner:
         return total, normalised
 
     def _run(self, step: Step, total: jax.Array, normalised: jax.Array | None, following: str | None):
-        """Run one module. Return its output, and this output after the norm `following` and SiLU (None without `following`).
-
-        `total` and `normalised` are the two arrays that the previous module returned.
-        """
+        """Run one module. Return its output, and this output after the norm `following` and SiLU (None without `following`)."""
         if step.first_norm is None:
             return self._sample(step, total, following)
         second = dataclasses.replace(self._make_epilogue(f"{step.name}.norm2"), keeps_sum=False)
@@ -122,7 +106,7 @@ class StripRunner:
         """Return the frames that the previous call cached under the key `place`. Cache the current frames for the next call.
 
         A convolution needs only the last two frames. The new cache still has all current frames, because extracting two frames
-        would copy them. If there are fewer than two current frames, frames of the previous cache precede them.
+        would copy them.
         """
         assert self._before is not None, "only later calls read the cache"
         before = self._before[place]
@@ -148,10 +132,7 @@ class StripRunner:
         return Edges(left=jnp.where(place == 0, first, left), right=jnp.where(place == chips - 1, last, right))
 
     def _make_epilogue(self, norm: str | None, *residuals: jax.Array) -> Epilogue:
-        """Return the `Epilogue` with which the convolution kernel adds `residuals` to its result and returns the sum.
-
-        If `norm` is the name of a norm, the kernel also returns the sum after this norm and SiLU.
-        """
+        """Return the `Epilogue` that adds `residuals`, and that also returns the sum after the norm `norm` and SiLU."""
         if norm is None:
             return Epilogue(residuals=residuals)
         weight, width = self._norm_weight(norm)

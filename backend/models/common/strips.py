@@ -16,12 +16,8 @@ from kernels.causal_conv_tiling import padded_channels
 class Strips:
     """The division of the frames into strips.
 
-    Attributes:
-        axes: mesh axes over which the columns are divided.
-        is_transposed: true if the chips divide the height instead of the width. Columns in this module are then rows of the
-            video.
-        columns: number of columns of the latents.
-        padding: number of columns added at the end, so that all chips have the same number.
+    The columns are divided over the mesh axes `axes`. If `is_transposed`, the columns in this module are rows of the video.
+    `padding` columns are added at the end of the `columns` of the latents, so that all chips have the same number.
     """
 
     layout: Layout
@@ -32,10 +28,9 @@ class Strips:
 
     @classmethod
     def choose(cls, layout: Layout, height: int, width: int, *, pads: bool = False) -> Self:
-        """Choose the strips with the fewest pixels per chip, for latents of this height and width.
+        """Choose the strips with the fewest pixels per chip. With `pads`, the network supports padding columns.
 
-        `pads` is true if the network supports padding columns. Strips with padding are considered only if the last chip has at
-        least one column that is not padding.
+        The last chip has at least one column that is not padding.
         """
         spec = layout.spatial_partition(height, width)
         across, down = ((axes,) if isinstance(axes, str) else tuple(axes or ()) for axes in (spec[4], spec[3]))
@@ -77,7 +72,7 @@ class Strips:
     ) -> tuple[jax.Array, Any]:
         """Run `one_chip(weights, frames, caches, *shared)` on every chip, with the chip's strip of `frames` and `caches`.
 
-        Every chip gets the whole `weights` and `shared`. Returns: the joined result [C, F, height, width], and the new caches.
+        Returns: the joined result [C, F, height, width], and the new caches.
         """
         axes = self.axes or None
         pictures = P(None, None, axes, None) if self.is_transposed else P(None, None, None, axes)
@@ -91,10 +86,7 @@ class Strips:
         return jax.lax.slice_in_dim(made, 0, columns, axis=side) if self.padding else made, after
 
     def from_strip(self, frames: jax.Array, channels: int) -> jax.Array:
-        """Convert one strip [F, W, H, padded C] to [C, F, height, width].
-
-        Uses an exact product with the identity matrix, because moving lanes is slow on a TPU.
-        """
+        """Convert one strip [F, W, H, padded C] to [C, F, height, width], by an exact product: moving lanes is slow on a TPU."""
         first = jnp.einsum("kc,fwhc->kfwh", jnp.eye(channels, frames.shape[3], dtype=frames.dtype), frames)
         return first if self.is_transposed else first.swapaxes(2, 3)
 

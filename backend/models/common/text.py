@@ -20,8 +20,7 @@ TIED = ("shared.weight", "encoder.embed_tokens.weight")  # T5's token embedding 
 class TextEncoder(Encoder):
     """A text encoder: its tokenizer and its modules. Without a tokenizer, `tokenize` returns only shapes.
 
-    `_columns` are the name endings of matrices whose columns are divided over the chips. `_lengths` are the numbers of tokens to
-    which prompts can be padded.
+    `_lengths` are the numbers of tokens to which prompts can be padded.
     """
 
     _columns: tuple[str, ...]
@@ -35,10 +34,9 @@ class TextEncoder(Encoder):
 
     @classmethod
     def weight_spec(cls, layout: Layout, name: str, shape: tuple[int, ...]) -> P:
-        """Return the partition of a weight over all chips.
+        """Return the partition of a weight over all chips, by columns if its name has an ending in `_columns`, else by rows.
 
-        A matrix [out, in] is divided by columns if its name has an ending in `_columns`, else by rows. A matrix is replicated if
-        the number of chips does not divide its number of columns or rows. Vectors are replicated.
+        Other weights than matrices are replicated, as are matrices that the number of chips does not divide.
         """
         if len(shape) != 2:
             return P()

@@ -1,8 +1,4 @@
-"""Orders of a video's tokens for sparse attention. They put neighbours in space and time into the same block.
-
-Models number tokens frame by frame and row by row. A transformer with sparse attention reorders its tokens once before the
-layers, and restores the original order after the layers.
-"""
+"""Orders of a video's tokens for sparse attention. They put neighbours in space and time into the same block."""
 
 import dataclasses
 
@@ -18,11 +14,9 @@ Grid = tuple[int, int, int]
 class TokenOrder:
     """The order of a video's tokens. A place is an index into the reordered array, which can have padding between tokens.
 
-    Attributes:
-        tokens: [places] int32, the number of the token at each place. A place with padding has the number of some other token.
-        places: [tokens] int32, the place of each token.
-        counts: [blocks] int32, the number of tokens in each block. Padding is at the end of a block. None if no block has
-            padding, except the last.
+    `tokens` [places] int32 are the numbers of the tokens at each place. Padding has the number of some other token. `places`
+    [tokens] int32 are the places of each token. `counts` [blocks] int32 are the numbers of tokens in each block, before the
+    padding at its end. It is None if no block has padding, except the last.
     """
 
     tokens: jax.Array | np.ndarray
@@ -33,8 +27,7 @@ class TokenOrder:
 def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
     """Return the order in which each block is one tile of tokens, as NumPy arrays. `tile` has the sides of a tile.
 
-    Tiles are ordered by time, then by height, then by width. The tokens within a tile are ordered in the same way. A tile at the
-    border of the video can contain fewer tokens. Such a tile ends with padding.
+    Tiles, and tokens within a tile, are ordered by time, height and width. Tiles at the border of the video can end with padding.
     """
     padding = [(0, -length % side) for length, side in zip(grid, tile, strict=True)]
     numbers = np.pad(np.arange(np.prod(grid), dtype=np.int32).reshape(grid), padding, constant_values=-1)
@@ -49,10 +42,9 @@ def order_by_tiles(grid: Grid, tile: Grid) -> TokenOrder:
 
 
 def order_by_curve(grid: Grid) -> TokenOrder:
-    """Return the order along the Morton curve, as NumPy arrays. Most neighbours are in the same block.
+    """Return the order along the Morton curve, as NumPy arrays.
 
-    The code of a token interleaves the bits of its frame, row and column. The lowest bit is from the frame, as in the code of
-    Sol-Attn (NVlabs/Sana). Tokens are sorted by these codes.
+    The code of a token interleaves the bits of its frame, row and column. The lowest bit is from the frame, as in NVlabs/Sana.
     """
     sides = np.indices(grid).reshape(3, -1)
     codes = np.zeros(sides.shape[1], np.int64)

@@ -73,10 +73,7 @@ class StackedTransformer:
         return dtype
 
     def spread_matrices(self, weights: StackedWeights) -> Stacks:
-        """Return the matrices that `copy_matrices` copies to every chip before an expert's steps run.
-
-        The result is empty if the layout copies no matrix, or if every chip keeps its copies all the time.
-        """
+        """Return the matrices that `copy_matrices` copies to every chip before an expert's steps run, often none."""
         if not (self._layout.copies_on_demand and self._layout.copied):
             return {}
         return {
@@ -112,10 +109,7 @@ class StackedTransformer:
         return num_tokens + -num_tokens % self._layout.token_multiple
 
     def kept_sharding(self, shapes: tuple[object, Any]) -> tuple[object, Any]:
-        """Return the shapes and shardings of the result of a step: the sampler state, and values that later steps reuse.
-
-        Such values are changes of the tokens, [B, S, D], and scalars.
-        """
+        """Return the shapes and shardings of a step's result: the sampler state, and changes of tokens [B, S, D] or scalars."""
         layout, (state, kept) = self._layout, shapes
         tokens = layout.sharding(TOKENS)
         placed = jax.tree.map(lambda leaf: with_sharding(leaf, tokens if leaf.ndim == 3 else layout.replicated), kept)
@@ -204,7 +198,7 @@ class ClipTransformer(StackedTransformer):
     ) -> tuple[jax.Array, StepCache]:
         """Run the first layer. Then run the other layers, or reuse their change of the tokens (see `reuse_or_run`).
 
-        Returns the video's tokens [B, S, D] after all layers, and the new cache.
+        Returns the video's tokens after all layers, and the new cache.
         """
         run_layer, layers = self._layer_runner(time, context), self._layers(weights, context)
 

@@ -1,7 +1,4 @@
-"""The shared code of the families' video autoencoders. They process one latent frame at a time, with caches as explicit state.
-
-A family implements its network for one latent frame twice: in PyTorch, and in `vae_tpu` for a TPU's strips of columns.
-"""
+"""The shared code of the families' video autoencoders. They process one latent frame at a time, with caches as explicit state."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +24,9 @@ Weights = Mapping[str, jax.Array]
 class StreamedAutoencoder:
     """Modules of one VAE. Methods take the weights as an argument. They are pure, so that jax can compile them.
 
-    Pixels are float32 in [-1, 1] unless a docstring states another range. Latents are normalised, as the transformer sees them.
-    One program serves the first latent frame, and another program serves all later latent frames. `before` are the caches that
-    the previous call returned. For the first latent frame, callers pass None. In families whose caches cover the whole clip,
-    callers pass caches of zeros instead.
+    Pixels are float32 in [-1, 1]. Latents are normalised, as the transformer sees them. `before` are the caches that the previous
+    call returned. For the first latent frame, callers pass None. In families whose caches cover the whole clip, callers pass
+    zeros instead.
     """
 
     spatial_scale: int

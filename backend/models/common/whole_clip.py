@@ -1,7 +1,6 @@
-"""The shared code of models whose video is one chunk.
+"""The shared code of models whose video is one chunk. They decode one latent frame at a time.
 
-A model has separate programs for guided and for unguided steps, because the two kinds of steps can have different meshes. It
-decodes one latent frame at a time.
+Guided and unguided steps have separate programs, because they can have different meshes.
 """
 
 import dataclasses
@@ -53,9 +52,8 @@ CLIP = "clip"
 class WholeClipStepContext:
     """The data that all steps with the same expert, guidance and size share.
 
-    Attributes:
-        context: the inputs of the step program that are the same in all steps, or `WindowContexts` with these inputs per window.
-        copies: the matrices of the expert that are copied to every chip while the expert's steps run.
+    `context` has the inputs of the step program that are the same in all steps, or is `WindowContexts`. `copies` are the matrices
+    of the expert that are copied to every chip while the expert's steps run.
     """
 
     expert: int
@@ -75,9 +73,8 @@ class WholeClipModel:
 
     A family sets the attributes and writes the methods that have no value here. It can override any other method.
 
-    With the step cache, the step state is a `StepCache`. In steps with Sol-Attn, it is `BlockCounts`. With MagCache, it is the
-    change that all layers made to the tokens, [B, S, D]. A step that runs all layers returns this change, and a step that gets
-    the change reuses it. Other requests have no step state.
+    The step state is a `StepCache` with the step cache, and `BlockCounts` in steps with Sol-Attn. With MagCache, it is the change
+    that all layers made to the tokens, [B, S, D]. Other requests have no step state.
     """
 
     decode_stride = preview_stride = 1

@@ -26,14 +26,13 @@ NAG_LONGEST, NAG_SHARE = 2.5, 0.25
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys:
-    """One layer's cross-attention keys and values. They depend only on prompt and images, so no step computes them again.
+    """One layer's cross-attention keys and values, which depend only on prompt and images.
 
     Attributes:
         key, value: [B, L, H, D], for L text positions and H heads of D channels.
         bias: [B, 1, 1, L], added to the scores before the softmax. None if all text positions have equal weight.
         image: keys and values of the image encoder's tokens. None for models without a separate attention to these tokens.
-        nag: the scale of NAG (see `apply_nag`), None without NAG. With NAG, B is 2: row 0 is for the prompt, row 1 for the
-            negative prompt. The same query attends to both rows.
+        nag: the scale of NAG (see `apply_nag`), None without NAG. Row 0 is then for the prompt, row 1 for the negative prompt.
     """
 
     key: jax.Array
@@ -46,8 +45,8 @@ class TextKeys:
 class KernelAttention:
     """An attention processor for diffusers' `WanAttention` that calls this project's kernels.
 
-    The caller passes `Positions` for self-attention, or `TextKeys` for cross-attention. Self-attention with Sol-Attn sets
-    `block_counts` to the two counts of `BlockCounts.totals`. Other sparse self-attention sets `block_counts` to None.
+    The caller passes `Positions` for self-attention, or `TextKeys` for cross-attention. Sparse self-attention sets
+    `block_counts`, with Sol-Attn to `BlockCounts.totals`, otherwise to None.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -82,10 +81,7 @@ class KernelAttention:
         return attended
 
     def _attend(self, num_tokens: int, head_width: int, *arguments: Any) -> jax.Array:
-        """Compute self-attention [B, S, heads * head_width]. Queries see the first `num_tokens` tokens, not the padding.
-
-        `arguments` are the last four parameters of `backend.runtime.ulysses.self_attention`.
-        """
+        """Compute self-attention [B, S, heads * head_width]. Queries see the first `num_tokens` tokens, not the padding."""
         attend = functools.partial(attend_flat, head_width=head_width, num_keys=num_tokens)
         return self_attention(self._layout, attend, *arguments)
 
@@ -119,9 +115,9 @@ class KernelAttention:
 def apply_nag(own: jax.Array, other: jax.Array, scale: jax.Array) -> jax.Array:
     """Move attention to the prompt (`own`) away from attention to the negative prompt (`other`), both [B, S, H, D].
 
-    The extrapolated attention is `other` + `scale` * (`own` - `other`). For each token, the L1 norm of the extrapolated attention
-    is limited to `NAG_LONGEST` times the L1 norm of `own`. The result is the weighted mean of the extrapolated attention (weight
-    `NAG_SHARE`) and `own`. Source: Normalized Attention Guidance, arXiv:2505.21179, and the authors' processor for Wan.
+    The L1 norm of the extrapolated attention, `other` + `scale` * (`own` - `other`), is limited to `NAG_LONGEST` times the L1
+    norm of `own`. The result is a weighted mean of this attention and `own`. Source: arXiv:2505.21179, and the authors' processor
+    for Wan.
     """
     positive, negative = own.astype(jnp.float32), other.astype(jnp.float32)
     guided = positive * scale - negative * (scale - 1)

@@ -1,7 +1,6 @@
 """One layer of Wan's transformers, with the arithmetic of diffusers' `WanTransformerBlock`. Functions run it whole or in parts.
 
-In all functions, `block` is diffusers' module with this project's attention processor. `modulation` (float32) has the shifts,
-scales and gates of the step: [1, S, 6, D] for each of the S tokens, or [1, 1, 6, D] for all tokens.
+`modulation` (float32) has the shifts, scales and gates of the step: [1, S, 6, D] for each of the S tokens, or [1, 1, 6, D].
 """
 
 import torch

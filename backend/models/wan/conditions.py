@@ -9,8 +9,7 @@
   read images as additional input channels have this condition instead of `first_frame`.
 - `clip` [1, C, F, H, W]: the latents of the clip that the request restyles.
 
-With progressive resolution, `PromptConditions.half` has `first_frame` or `image_channels` at half of the video's size. The
-argument `xp` of functions is the module numpy, or jax.numpy if only shapes are known.
+With progressive resolution, `PromptConditions.half` has `first_frame` or `image_channels` at half of the video's size.
 """
 
 from collections.abc import Callable, Mapping

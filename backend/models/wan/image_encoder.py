@@ -47,7 +47,7 @@ class ImageEncoder(Encoder):
 
 
 class WholeImageEncoder(ImageEncoder):
-    """CLIP's encoder for the whole image: the image is resized to a square without cropping. There is no preprocessor.
+    """CLIP's encoder for the whole image, which is resized to a square without cropping. There is no preprocessor.
 
     Sources: SkyworkAI/Matrix-Game, Matrix-Game-2/wan/vae/wanx_vae_src/clip.py, and diffusers,
     modular_pipelines/wan_animate_2/encoders.py.

@@ -45,10 +45,7 @@ from backend.weights.stacked import StackedWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """The programs of `ClipPrograms`, and further programs of Wan.
-
-    `sparse_step` is the denoising step with Sol-Attn, a sparse attention. It also takes `BlockCounts` and returns them updated.
-    """
+    """The programs of `ClipPrograms`, and further programs of Wan. `sparse_step` also takes and returns `BlockCounts`."""
 
     copy_matrices: Program
     prepare_text: Program
@@ -104,8 +101,7 @@ class WanModel(WholeClipModel):
     def _encode_texts(self, weights: Weights, request: GenerationRequest) -> Effects[dict[str, Any]]:
         """Encode the texts to embeddings. Yields work.
 
-        If the texts are padded to fewer than `TEXT_TOKENS` positions, the result also has `text_bias`. This bias gives the last
-        position the weight of all padding positions of the full length.
+        If the texts are padded to fewer than `TEXT_TOKENS` positions, the result also has `text_bias`.
         """
         programs, tokens = self._programs(request.is_guided), self._tokenize_prompts(request)
         with load_onto_devices(weights["text_encoder"]) as text:
@@ -194,11 +190,9 @@ class WanModel(WholeClipModel):
         """Build the inputs that are the same in all steps, for the whole video or for each context window. Yields work.
 
         Only the first window has the condition `first_frame`. The other windows generate from text only, for which the model was
-        also trained.
-
-        Every window needs the condition `image_channels`. It gets the channels of a shorter video that starts with the first
-        image. Where windows overlap, a window's first frame has the least weight, so the first image has little effect on later
-        windows. Only the last window has the last image.
+        also trained. Every window needs the condition `image_channels`. It gets the channels of a shorter video that starts with
+        the first image, because a window's first frame has the least weight where windows overlap. Only the last window has the
+        last image.
         """
         sets: list[Mapping[str, Any]] = [conditions]
         length = self.step_shape(request)[2]
@@ -260,7 +254,7 @@ def make_programs(
     """Build the networks without weights, and return their programs on one mesh.
 
     `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are further programs, by the names of their
-    fields in `group`. A program in `own` replaces Wan's program of the same name.
+    fields in `group`, or replace Wan's programs.
     """
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
     program = functools.partial(Program, layout=layout, compiler=compiler)

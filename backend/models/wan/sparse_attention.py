@@ -25,13 +25,11 @@ def make_sparse_plan(config: Config, keep: float, tau: float = 0.0) -> SparsePla
     """Return the plan of sparse attention for a transformer with the configuration `config`, None for dense attention.
 
     A transformer that was trained with dense attention uses Sol-Attn if its threshold `tau` is not 0. `keep` is the share of the
-    key blocks that each query block sees, for transformers that were trained with sparse attention.
+    key blocks that each query block sees, for transformers that were trained with sparse attention. The number of queries in a
+    block must divide `TOKEN_ALIGNMENT`, so that no block extends over two chips.
 
-    If several chips share the queries of a head, each chip has a multiple of `TOKEN_ALIGNMENT` tokens. The number of queries in a
-    block must divide this number, so that no block extends over two chips.
-
-    Raises: ModelError if the number of queries in a block does not divide `TOKEN_ALIGNMENT`, or if the block sizes in `config`
-    are not positive whole numbers. RequestError if `tau` is not 0 and the transformer was trained with sparse attention.
+    Raises: ModelError for wrong block sizes in `config`. RequestError if `tau` is not 0 and the transformer was trained with
+    sparse attention.
     """
     method = config.get(SPARSE, "sol" if tau else None)
     if method is None:
@@ -65,8 +63,7 @@ def attend_own_heads(
 ) -> SparseHeadsResult:
     """Compute the sparse attention `plan` for the heads of one chip.
 
-    `shared` are the numbers of tokens in each tile for VSA, weight and bias of the projection for SLA. Without a projection,
-    SLA's linear attention is left out.
+    `shared` are the numbers of tokens in each tile for VSA, weight and bias of the projection, if any, for SLA.
     """
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (own.query, own.key, own.value))
     heads = SparseHeads(

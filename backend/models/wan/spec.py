@@ -1,8 +1,7 @@
 """Recognise the models of Wan 2.1 and 2.2 by their configurations, and refuse all other checkpoints.
 
-The models differ in how an image reaches the transformer. T2V takes no image. Wan 2.2 TI2V takes a clean first latent frame at
-timestep 0. I2V takes additional input channels: a mask and the latents of a clip that is grey except for the images. Wan 2.1 I2V
-also takes the output of a CLIP image encoder. A model has one transformer, or two experts with a boundary.
+The models differ in how an image reaches the transformer, see `WanSpec`. Wan 2.1 I2V also takes the output of a CLIP image
+encoder. A model has one transformer, or two experts with a boundary.
 """
 
 import dataclasses
@@ -55,8 +54,8 @@ NEEDED_ENTRIES = {
 class WanSpec(ModelSpec):
     """The spec of a Wan model.
 
-    `conditioning` is how an image reaches the transformer. "channels" means additional input channels. "first_frame" means a
-    clean first latent frame. "none" means that the transformer takes no image.
+    `conditioning` is how an image reaches the transformer. "channels" means additional input channels: a mask and the latents of
+    a clip that is grey except for the images. "first_frame" means a clean first latent frame at timestep 0.
     """
 
     scales: tuple[int, int] = VAE_SCALES
@@ -182,8 +181,8 @@ WAN = PlainWanFamily()
 def transformer_flops(config: Config, queries: int, keys: int, branches: int, quantize: Quantize) -> StepFlops:
     """Count the operations of a Wan transformer in one step, for all guidance branches.
 
-    The operations are self-attention of `queries` tokens to `keys` tokens, cross-attention to 512 text positions, projections,
-    and the feed-forward network. `quantize` is the number format of the projections and the feed-forward network.
+    In self-attention, `queries` tokens attend to `keys` tokens. `quantize` is the number format of the projections and the
+    feed-forward network.
     """
     width, layers = transformer_width(config), config["num_layers"] * branches
     attention = 4 * queries * keys * width * layers
@@ -208,8 +207,8 @@ def vae_scales(configs: Configs) -> tuple[int, int]:
 def check_networks(index: Config, configs: Configs, transformer: str) -> None:
     """Check a checkpoint's networks. `transformer` is the expected class of its transformers.
 
-    Raises: ModelError if a network or an entry is missing, if the class of a network is not supported, or if the two experts have
-    different configurations.
+    Raises: ModelError if a network or entry is missing, if a class is not supported, or if two experts have different
+    configurations.
     """
     check_parts(index, configs, NEEDED_ENTRIES, "a whole Wan checkpoint")
     check_classes(configs, {"transformer": (transformer,), "vae": (AUTOENCODER,)}, SUPPORTED)

@@ -1,8 +1,7 @@
 """Encode prompts with the checkpoint's tokenizer and UMT5 encoder. Prompts are cleaned as in diffusers' Wan pipelines.
 
-Wan attends to 512 text positions: the prompt and padding. The embeddings of all padding positions are zero. Therefore a single
-padding position can replace all padding positions, if a bias raises its score by the logarithm of the number of replaced
-positions. The softmax gives the same result, with far fewer positions.
+Wan attends to 512 text positions: the prompt and padding. All padding embeddings are zero. Therefore one padding position can
+replace all, if a bias raises its score by the logarithm of their number. The softmax gives the same result.
 """
 
 import dataclasses
@@ -35,7 +34,6 @@ class TextTokens:
         ids: the token ids [B, L] int32.
         mask: [B, L] int32, 1 for the prompt's tokens, 0 for padding.
         bias: [B, 1, 1, L] float32, the attention bias of each position. None at the full length, where no bias is needed.
-        notes: a sentence for each prompt that was cut to the full length.
     """
 
     ids: np.ndarray | jax.ShapeDtypeStruct

@@ -3,8 +3,7 @@
 With guidance, the batch has two samples: the prompt first, then the negative prompt.
 
 In Wan 2.2 TI2V, the clean latent frames of an image or clip replace the first latent frames (`expand_timesteps`). The tokens of
-these frames have timestep 0, all other tokens have the step's timestep. Therefore two time embeddings are enough for all tokens.
-In all other models, all tokens have the step's timestep.
+these frames have timestep 0. In all other cases, tokens have the step's timestep.
 """
 
 import dataclasses
@@ -40,8 +39,7 @@ from backend.weights.stacked import StackedWeights
 class TextContext:
     """The text's keys and values in all layers, [layers, B, L, H, D], and the `bias` [B, 1, 1, L] that the layers share.
 
-    `TextKeys` describes the fields for a single layer. With guidance, B is 2: first the prompt, then the negative prompt. With
-    NAG, B is also 2, but a step has only one guidance branch.
+    See `TextKeys`. With guidance or NAG, B is 2: the prompt, then the negative prompt. A step with NAG has one guidance branch.
     """
 
     key: jax.Array
@@ -77,10 +75,7 @@ Condition = FirstFrames | ImageChannels | None
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """The inputs of the transformer that are the same in all steps with the same expert, guidance and size.
-
-    `condition` has the latents of input images, or of a clip that the video extends, None without these inputs.
-    """
+    """The inputs of the transformer that are the same in all steps with the same expert, guidance and size."""
 
     text: TextContext
     positions: Positions
@@ -92,8 +87,7 @@ class _Time:
     """Time embeddings [N, D] and modulations [N, 6, D], float32, of N timesteps.
 
     Index 0 is the step's timestep. If `still_tokens` is not 0, N is 2, and index 1 is timestep 0, which the video's first
-    `still_tokens` tokens have. The values are expanded to all S tokens only when they are used, because an array [S, 6, D] is
-    large. `order` is the order of the tokens, None if the tokens have the video's order.
+    `still_tokens` tokens have. `per_token` expands the values only when they are used, because an array [S, 6, D] is large.
     """
 
     embedding: jax.Array
@@ -122,8 +116,7 @@ WIDE = 3072
 def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
     """Return the bytes of one layer's matrices by name, for `plan_copies`. Matrices that not every step uses are left out.
 
-    `plan_copies` chooses the matrices that every chip stores whole, so that no step gathers them. The matrices whose copies save
-    the most time are first.
+    The matrices whose copies save the most time are first.
     """
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, rectangle = width * width * itemsize, width * config["ffn_dim"] * itemsize
@@ -134,8 +127,7 @@ def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
 
 
 def weight_dtype(name: str, dtype: jnp.dtype) -> jnp.dtype:
-    """Return the dtype of a transformer's weight: float32 for SLA's projection and for modules that diffusers keeps in float32,
-    else `dtype`."""
+    """Return float32 for SLA's projection and for modules that diffusers keeps in float32, else `dtype`."""
     keeps = (*WanTransformer3DModel._keep_in_fp32_modules, "proj_l")
     return jnp.dtype(jnp.float32) if any(part in keeps for part in name.split(".")) else dtype
 
@@ -184,8 +176,8 @@ class Denoiser(ClipTransformer):
     ) -> Work:
         """Compute the rotary embedding of the tokens of latents [B, C, F, H, W], padded and sharded for the layout. Yields work.
 
-        By default, a frame's rotary angles in time follow from its index in the latents. `frame_angles` [F, a head's time
-        channels] replaces these angles. If the plan `sparse` reorders the tokens, the result is in the new order.
+        `frame_angles` [F, a head's time channels] replaces the frames' rotary angles in time. If the plan `sparse` reorders the
+        tokens, the result is in the new order.
         """
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._rope(torch.empty(latent_shape))]
@@ -214,8 +206,7 @@ class Denoiser(ClipTransformer):
         """Compute the cross-attention keys and values of all layers. If there are several stacks, their layers are concatenated.
 
         `text` are embeddings [B, L, D]. `bias` [B, 1, 1, L] is added to the text's scores. `image` are the image encoder's tokens
-        [images, tokens, D], if the model has an image encoder. A model without separate keys for image tokens joins these tokens
-        with the text.
+        [images, tokens, D]. A model without separate keys for image tokens joins these tokens with the text.
         """
         text, image_tokens = text.astype(weights.outer["proj_out.weight"].dtype), None
         embedded = self._call_outer("condition_embedder.text_embedder", weights, text)
@@ -257,10 +248,7 @@ class Denoiser(ClipTransformer):
     def sparse_velocity(
         self, weights: StackedWeights, latents: jax.Array, times: tuple[jax.Array, ...], context: Context
     ) -> tuple[jax.Array, jax.Array]:
-        """Predict the velocity like `velocity`, but with Sol-Attn in all layers except the first.
-
-        Also return the two block counts of `BlockCounts.totals`, summed over all layers.
-        """
+        """Predict the velocity with Sol-Attn in all layers except the first. Also return the totals of `BlockCounts`."""
         tokens, time = self._begin(weights, latents, *times, context)
         dense = dataclasses.replace(context, positions=dataclasses.replace(context.positions, sparse=None))
         layers, run_layer = self._layers(weights, context), self._layer_runner(time, context)
@@ -279,10 +267,7 @@ class Denoiser(ClipTransformer):
     def _begin(
         self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: Context
     ) -> tuple[tuple[jax.Array], _Time]:
-        """Embed latents and timestep: return the padded tokens [B, S, D], and the time embeddings.
-
-        `FirstFrames` replace the first latent frames, and their tokens have timestep 0.
-        """
+        """Embed latents and timestep: return the padded tokens [B, S, D], and the time embeddings."""
         condition, positions, still_tokens = context.condition, context.positions, 0
         hidden = latents
         if isinstance(condition, FirstFrames):

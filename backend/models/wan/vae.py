@@ -2,10 +2,9 @@
 
 On TPUs `backend.models.wan.vae_tpu` runs the published autoencoders in bfloat16.
 
-diffusers' encoder and decoder have a list of caches. An entry starts as None. Later, it is a tensor of one or two frames. For
-an upsampling layer that has seen only its first frame, the entry is the string "Rep". The layers treat missing frames as zeros.
-In this module, a cache always has two frames, and missing frames are stored as zeros. Therefore two programs are enough for a
-video of any length: one for the first latent frame, and one for all others.
+In diffusers' list of caches, an entry is None, a tensor of one or two frames, or the string "Rep" for an upsampling layer that
+has seen only its first frame. The layers treat missing frames as zeros. In this module, a cache always has two frames. Therefore
+two programs are enough for a video of any length: one for the first latent frame, and one for all others.
 """
 
 from typing import Any
@@ -25,10 +24,7 @@ CACHE_FRAMES = 2
 
 
 class VideoAutoencoder(StreamedAutoencoder):
-    """Wan's video autoencoder. Its latents are normalised: each channel has zero mean and unit variance.
-
-    The call for the first latent frame takes no caches.
-    """
+    """Wan's video autoencoder. The call for the first latent frame takes no caches."""
 
     _on_tpu = vae_tpu
     _convolution = "decoder.conv_in.weight"
@@ -84,8 +80,7 @@ def _to_cache_list(network: torch.nn.Module, caches: dict[int, torch.Tensor] | N
 def _to_cache_dictionary(state: list[Any]) -> dict[int, torch.Tensor]:
     """Return the used entries of diffusers' list of caches by index, each with two frames.
 
-    The entry "Rep" of an upsampling layer becomes zeros in the shape of the previous entry. This shape is right, because the
-    convolution before the upsampling layer has an input of the same shape.
+    The entry "Rep" becomes zeros in the shape of the previous entry, whose convolution has an input of the same shape.
     """
     caches: dict[int, torch.Tensor] = {}
     for index, cache in enumerate(state):

@@ -1,8 +1,7 @@
 """The video autoencoders of Wan 2.1 and 2.2 for TPUs. They run the layers of diffusers' module with `kernels.causal_conv`.
 
 Every chip computes one strip of columns of the frames. The convolution's kernel also adds the residual and computes the norm and
-SiLU that follow, so each array is read only once. The results are the results of `backend.models.wan.vae` in bfloat16, except
-that norms read float32. The layers are in `backend.models.wan.vae_tpu_layers`.
+SiLU that follow. The results are the results of `backend.models.wan.vae` in bfloat16, except that norms read float32.
 """
 
 import functools
@@ -63,10 +62,10 @@ def arrange(vae: AutoencoderKLWan, weights: Weights) -> dict[str, jax.Array]:
 def decode(
     vae: AutoencoderKLWan, weights: Weights, latents: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
 ) -> tuple[jax.Array, Caches]:
-    """Decode one latent frame [1, C, 1, H, W], not normalised, to pixels [1, 3, F, height, width] in [-1, 1].
+    """Decode one latent frame [1, C, 1, H, W], not normalised, to pixels [1, 3, 1 or 4, height, width] in [-1, 1].
 
-    `weights` is the result of `arrange`. `caches` are the caches that the previous call returned, None for the first latent
-    frame. F is 1 for the first latent frame, 4 for all others. Returns the pixels and the new caches.
+    `weights` is the result of `arrange`. `caches` are from the previous call, None for the first latent frame. Also returns the
+    new caches.
     """
     run = functools.partial(_run, vae, layout, latents.shape[3:], interpret, LayerRunner.decode)
     pixels, after = run(weights, latents, caches, patch=vae.config.patch_size or 1)
@@ -76,11 +75,7 @@ def decode(
 def encode(
     vae: AutoencoderKLWan, weights: Weights, pixels: jax.Array, caches: Caches | None, layout: Layout, interpret: bool = False
 ) -> tuple[jax.Array, Caches]:
-    """Encode pixels [1, 3, F, height, width] in [-1, 1] to the moments [1, 2 C, 1, H, W] of one latent frame's posterior.
-
-    `caches` are the caches that the previous call returned, None for the first latent frame. F is 1 for the first latent frame,
-    4 for all others. Returns the moments and the new caches.
-    """
+    """Encode pixels [1, 3, 1 or 4, height, width] in [-1, 1] to the moments [1, 2 C, 1, H, W] of a posterior, like `decode`."""
     patch = vae.config.patch_size or 1
     batch, channels, frames, height, width = pixels.shape
     # Split the pixels into patches. The channels of a patch have the same order as in diffusers.
@@ -107,9 +102,8 @@ def _run(
 ) -> tuple[jax.Array, Caches]:
     """Run `method` of `LayerRunner` on every chip, for latents with the height and width `size`.
 
-    `array` is [1, C, F, `shrinks` * latent height, `shrinks` * latent width]. The last convolution returns patches: one position
-    has the channels of `patch` x `patch` pixels. This function splits the patches into pixels. Returns the joined result
-    [C, F, height, width], and the new caches.
+    `array` is [1, C, F, `shrinks` * latent height, `shrinks` * latent width]. The last convolution returns patches of `patch` x
+    `patch` pixels, which are split into pixels. Returns the joined result [C, F, height, width], and the new caches.
     """
     height, width = size
     strips = Strips.choose(layout, height, width)

@@ -1,7 +1,6 @@
 """The layers of Wan's video autoencoders on one TPU chip. See `backend.models.common.strip_layers`.
 
-Each block of Wan 2.2 has a shortcut: the block's resized input is added to its output. `backend.models.wan.vae_tpu` converts the
-weights.
+Each block of Wan 2.2 has a shortcut: the block's resized input is added to its output.
 """
 
 import dataclasses
@@ -31,8 +30,8 @@ TEMPORAL_SCALE = 4
 class _Step(Step):
     """One module of the network.
 
-    If `is_entered` is true, the module is the first of a block, and its input is stored for the block's shortcut. If `shortcut`
-    is not None, the module is the last of a block, and the shortcut's result is added to the module's result.
+    If `is_entered` is true, the module's input is stored for the block's shortcut. If `shortcut` is not None, the shortcut's
+    result is added to the module's result.
     """
 
     is_entered: bool = False
@@ -163,8 +162,8 @@ class LayerRunner(StripRunner):
     def _downsample(self, name: str, module: WanResample, total: jax.Array) -> jax.Array:
         """Halve columns and rows, and also frames if the block downsamples time.
 
-        The checkpoint's convolution has a stride of two and pads only right and bottom. The kernel `causal_conv` has a stride of
-        one and pads all sides. Its rows and columns 1, 3, 5, ... are the result of the checkpoint's convolution.
+        The checkpoint's convolution has a stride of two and pads only right and bottom. Its result is the rows and columns 1, 3,
+        5, ... of `causal_conv`.
         """
         total, _ = self._convolve_after(None, f"{name}.resample.1", total, Epilogue())
         total, self._rows = total[:, 1::2, 1::2], self._rows // 2
@@ -222,7 +221,7 @@ class LayerRunner(StripRunner):
     def _exchange_frames(self, frames: jax.Array) -> jax.Array | None:
         """Cache `frames` for the call with the next latent frame. Return the frames that the previous call cached.
 
-        In the call with the first latent frame, return None, and cache `frames` with zero frames before them.
+        The first call returns None, and caches `frames` with zero frames before them.
         """
         place = len(self.after)
         if self._before is not None:

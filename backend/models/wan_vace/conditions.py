@@ -54,8 +54,7 @@ def encode_source(
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:
     """Build the mask channels [1, 64, F, H, W] float32, 1 where a pixel is regenerated.
 
-    A latent position covers 8 x 8 pixels of a frame, and has one channel for each of these pixels. A latent frame covers several
-    pixel frames. It has the mask of a pixel frame near their middle.
+    A latent position has one channel for each of its 8 x 8 pixels. A latent frame has the mask of a pixel frame near its middle.
     """
     _, _, num_frames, height, width = geometry.latent_shape(1)
     scale = geometry.spatial_scale

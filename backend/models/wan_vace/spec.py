@@ -1,7 +1,6 @@
 """Recognise Wan VACE by its configurations. VACE is a text-to-video model of Wan with additional control blocks.
 
-Wan 2.1 VACE has one transformer, Wan 2.2 VACE-Fun two experts with a boundary. Both models take the same inputs: the control
-blocks read one clip with a mask, and any number of reference images (`backend/media/source.py`).
+The control blocks read one clip with a mask, and any number of reference images (`backend/media/source.py`).
 """
 
 import dataclasses

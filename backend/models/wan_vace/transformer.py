@@ -1,9 +1,8 @@
 """VACE's transformer: Wan's transformer with a second stack of layers, the control blocks, which read the control latents.
 
-The control blocks run one after another on the control tokens, which are separate from the video's tokens. Each control block
-also outputs a hint. The configuration states after which layer the hint is added to the video's tokens. A segment is a control
-block, the layer after which its hint is added, and the layers up to the next such layer. Segments run one after another, so that
-only one hint is in memory at a time.
+The control blocks run one after another on the control tokens, which are separate from the video's tokens. Each also outputs a
+hint, which is added to the video's tokens. A segment is a control block, the layer after which its hint is added, and the layers
+up to the next such layer. Segments run one after another, so that only one hint is in memory at a time.
 """
 
 import copy
@@ -49,8 +48,7 @@ class ControlContext(Context):
 class Segments:
     """Successive segments with an equal number of layers. A segment is one control block with the layers that run after it.
 
-    `count` is the number of segments, and `length` the number of layers per segment. `control` and `layer` are the indices of the
-    control block and of the first layer of the first segment.
+    `control` and `layer` are the indices of the control block and of the first layer of the first segment.
     """
 
     control: int
@@ -125,10 +123,7 @@ class ControlledDenoiser(Denoiser):
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
-        """See `ClipTransformer`. To decide whether to reuse the step cache, the first layer runs without its hint.
-
-        If the cache is not reused, all layers run with their hints. The first layer then runs a second time.
-        """
+        """See `ClipTransformer`. To decide, the first layer runs without its hint, and maybe a second time with all layers."""
         first = self._run_indexed_layer(weights, time, context, tokens[0], 0)
         num_tokens, run_all = context.positions.num_tokens, functools.partial(self._after_layers, weights, tokens, time, context)
         rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, tokens[0], first, run_all)
