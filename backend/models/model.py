@@ -36,7 +36,7 @@ Conditions = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptConditions:
-    """The conditions of one prompt. Steps at half size replace conditions by those of the same name in `half`."""
+    """The conditions of one prompt. In steps at half size, conditions in `half` replace conditions of the same name."""
 
     full: Conditions
     half: Conditions = dataclasses.field(default_factory=dict)

@@ -6,10 +6,8 @@ the last actions of the previous block, which are in the step state.
 
 import dataclasses
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, cast
 
-import jax
 import numpy as np
 
 from backend.models.causal_wan.action_spec import ActionWanSpec, diffusers_name
@@ -109,8 +107,7 @@ class ActionWanModel(CausalWanModel):
         max_frames = 1 + (STILL_FRAMES - 1) * geometry.temporal_scale
         geometry = dataclasses.replace(geometry, num_frames=min(request.num_frames, max_frames))
         pixels = image_to_pixels(images[0], self.dtype)
-        encoders = programs.encode_first, programs.encode_next
-        conditions["image_channels"] = yield from encode_image_channels(*encoders, weights["vae"], geometry, pixels)
+        conditions["image_channels"] = yield from encode_image_channels(programs, weights["vae"], geometry, pixels)
         return PromptConditions(full=conditions)
 
     def _count_encoded(self, request: GenerationRequest) -> tuple[dict[str, int], int]:
@@ -171,11 +168,8 @@ class ActionWanModel(CausalWanModel):
         actions = np.concatenate([self._earlier_actions(step_context, past_actions), block_actions])
         steering = yield from denoiser.block_steering(actions, step_state.first, frames)
         numbers = np.arange(step_state.first, step_state.first + frames)
-
-        def cut(xp: ModuleType, channels: jax.Array) -> jax.Array:
-            return xp.take(channels, np.minimum(numbers, channels.shape[2] - 1), axis=2)  # later frames equal the last
-
-        channels = yield OnHost(cut, (own.channels,))
+        numbers = np.minimum(numbers, own.channels.shape[2] - 1)  # later frames equal the last
+        channels = yield OnHost(lambda xp, channels: xp.take(channels, numbers, axis=2), (own.channels,))
         condition = yield Put(ImageChannels(values=channels), step_context.layout.replicated)
         state = ActionState(past_actions=past_actions, steering=steering, channels=condition)
         return dataclasses.replace(step_state, own=state)

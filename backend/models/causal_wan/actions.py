@@ -154,7 +154,7 @@ def _apply_mouse(shape, parameters: Parameters, hidden: jax.Array, steering: Ste
     joined = multiply(hidden, first[: hidden.shape[1]]).reshape(frames, tokens, -1) + mouse_part[:, None]
     inner = jax.nn.gelu(joined.astype(hidden.dtype), approximate=True)
     inner = multiply(inner, parameters["mouse_mlp.2.weight"]) + parameters["mouse_mlp.2.bias"]
-    wide = inner.astype(hidden.dtype).astype(jnp.float32)  # of the layer norm
+    wide = inner.astype(hidden.dtype).astype(jnp.float32)  # for the layer norm
     centred = wide - wide.mean(axis=-1, keepdims=True)
     scale = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + LAYER_NORM_EPS)
     weight, bias = parameters["mouse_mlp.3.weight"], parameters["mouse_mlp.3.bias"]

@@ -155,8 +155,7 @@ class CausalWanModel(WanModel):
         def still_frames(begin: int, end: int) -> np.ndarray:
             return np.repeat(pixels, end - begin, axis=2)
 
-        encoders = programs.encode_first, programs.encode_next
-        return FIRST_BLOCK, (yield from encode_pixels(*encoders, weights, still_frames, num_frames, scale))
+        return FIRST_BLOCK, (yield from encode_pixels(programs, weights, still_frames, num_frames, scale))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
@@ -250,7 +249,7 @@ class CausalWanModel(WanModel):
         clean: Latents,
         step_state: BlockStepState,
     ) -> Effects[BlockStepState]:
-        """See `Model`. The keys and values of the clean latents replace those that the block's last step stored."""
+        """See `Model`. The keys and values of the clean latents replace the ones that the block's last step stored."""
         clean = clean[VIDEO]
         denoiser, first = step_context.programs.denoiser, step_state.first + clean.shape[2]
         shape = self._block_shape(request, first)
@@ -274,7 +273,7 @@ class CausalWanModel(WanModel):
 
 
 def check_unguided(step_plan: StepPlan) -> None:
-    """Raises: RequestError if the step has guidance."""
+    """Check that a step has no guidance. Raises: RequestError if it has guidance."""
     if step_plan.is_guided:
         raise RequestError(
             f"guidance={step_plan.guidance:g}", "must be 1 for a model that generates videos live", "leave guidance out"

@@ -140,7 +140,7 @@ def _make_spec(configs: Configs) -> CausalWanSpec:
 
 
 def check_window(spec: CausalWanSpec) -> None:
-    """Raises: ModelError if a block does not fit into the window, or if the window is longer than in training."""
+    """Check the attention window. Raises: ModelError if a block does not fit, or if it is longer than in training."""
     if not 0 < spec.chunk <= spec.window - spec.sink <= spec.window <= spec.trained:
         raise ModelError(
             f"transformer/config.json says {BLOCK}={spec.chunk}, {WINDOW}={spec.window}, {SINK}={spec.sink},"

@@ -1,14 +1,14 @@
 """Division of a video autoencoder's frames into strips of columns. Each chip computes one strip with `kernels.causal_conv`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import AXES, Layout, with_sharding
+from backend.runtime.mesh import AXES, Layout
 from kernels.causal_conv_tiling import padded_channels
 
 
@@ -56,10 +56,6 @@ class Strips:
     @property
     def spec(self) -> P:
         return P(None, self.axes or None, None, None)
-
-    def describe(self, caches: Mapping[Any, jax.Array]) -> dict[Any, jax.Array]:
-        sharding = self.layout.sharding(self.spec)
-        return {name: with_sharding(leaf, sharding) for name, leaf in caches.items()}
 
     def to_strips(self, array: jax.Array, padded_rows: int) -> jax.Array:
         frames = array[0].transpose(1, 2, 3, 0) if self.is_transposed else array[0].transpose(1, 3, 2, 0)

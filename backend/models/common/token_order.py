@@ -16,7 +16,7 @@ class TokenOrder:
 
     `tokens` [places] int32 are the numbers of the tokens at each place. Padding has the number of some other token. `places`
     [tokens] int32 are the places of each token. `counts` [blocks] int32 are the numbers of tokens in each block, before the
-    padding at its end. It is None if no block has padding, except the last.
+    padding at its end. Orders without padding, except in the last block, have no `counts`.
     """
 
     tokens: jax.Array | np.ndarray

@@ -37,6 +37,7 @@ class StreamedAutoencoder:
     _convolution: ClassVar[str]
     # True if `vae_tpu` supports padding columns, which make the number of columns a multiple of the number of chips.
     _pads_strips: ClassVar[bool] = False
+    _can_use_strips: bool = True  # whether `vae_tpu` can run a VAE of this configuration
     _normalise: Callable[[jax.Array], jax.Array]  # encoder's latents -> latents that the transformer sees
     _denormalise: Callable[[jax.Array], jax.Array]  # latents that the transformer sees -> decoder's latents
     # Static methods for one latent frame, of PyTorch's module, pixels or latents, and caches. They return the new caches too.
@@ -118,10 +119,10 @@ class StreamedAutoencoder:
         """Return the shardings of caches: frames are divided, scalars replicated. `size` is the latents' height and width."""
         pictures = {name: leaf for name, leaf in caches.items() if leaf.ndim}
         counts = {name: with_sharding(leaf, self._layout.replicated) for name, leaf in caches.items() if not leaf.ndim}
-        are_strips = any(leaf.ndim == 4 for leaf in pictures.values())
-        strips = Strips.choose(self._layout, *size, pads=self._pads_strips)
-        place = strips.describe if are_strips else self._layout.describe_spread
-        return place(pictures) | counts
+        if any(leaf.ndim == 4 for leaf in pictures.values()):
+            strips = Strips.choose(self._layout, *size, pads=self._pads_strips)
+            return with_sharding(pictures, self._layout.sharding(strips.spec)) | counts
+        return self._layout.describe_spread(pictures) | counts
 
     def _encode(self, weights: Weights, pixels: jax.Array, caches: Caches | None) -> tuple[jax.Array, Caches]:
         pixels = pixels.astype(self._dtype(weights))
@@ -147,10 +148,7 @@ class StreamedAutoencoder:
     def _uses_strips(self, dtype: jnp.dtype) -> bool:
         is_refused = "convolution" in self._layout.runtime.fallbacks
         is_fit = self._layout.platform == "tpu" and dtype == jnp.bfloat16 and not is_refused
-        return is_fit and self._can_use_strips()
-
-    def _can_use_strips(self) -> bool:
-        return True
+        return is_fit and self._can_use_strips
 
     def _dtype(self, weights: Weights) -> jnp.dtype:
         return weights[self._convolution].dtype

@@ -14,6 +14,7 @@ With progressive resolution, `PromptConditions.half` has `first_frame` or `image
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,6 @@ import numpy as np
 from backend.models.common.pixels import clip_to_pixels, join_frames
 from backend.models.model import Conditions
 from backend.models.wan.spec import TEXT_TOKENS
-from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, OnHost
 from backend.schemas.geometry import Geometry
 
@@ -43,11 +43,8 @@ def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -
     """
     bias, image_tokens = conditions.get("text_bias"), conditions.get("image_seen")
     length = TEXT_TOKENS if bias is None else bias.shape[-1]
-
-    def join(xp: ModuleType, *padded: jax.Array) -> jax.Array:
-        return xp.concatenate(padded)[:, :length].astype(dtype)
-
-    embeddings = yield OnHost(join, tuple(conditions[name] for name in EMBEDDINGS[:branches]))
+    padded = tuple(conditions[name] for name in EMBEDDINGS[:branches])
+    embeddings = yield OnHost(lambda xp, *padded: xp.concatenate(padded)[:, :length].astype(dtype), padded)
     if bias is not None:
         bias = yield OnHost(lambda xp, bias: bias[:branches], (bias,))
     if image_tokens is not None:
@@ -56,12 +53,7 @@ def branch_embeddings(conditions: Conditions, branches: int, dtype: jnp.dtype) -
 
 
 def encode_image_channels(
-    first_program: Program,
-    next_program: Program,
-    weights: Mapping[str, object],
-    geometry: Geometry,
-    first: np.ndarray,
-    last: np.ndarray | None = None,
+    programs: Any, weights: Mapping[str, object], geometry: Geometry, first: np.ndarray, last: np.ndarray | None = None
 ) -> Effects[jax.Array]:
     """Encode a grey clip (all pixels 0) that starts with the frame `first` and, if given, ends with the frame `last`.
 
@@ -83,35 +75,30 @@ def encode_image_channels(
             return first
         return grey if last is None or end < num_frames else np.concatenate([grey[:, :, :-1], last], axis=2)
 
-    clip = yield from encode_pixels(first_program, next_program, weights, pixels, num_frames, scale)
+    clip = yield from encode_pixels(programs, weights, pixels, num_frames, scale)
     return (yield OnHost(lambda xp, mask, clip: xp.concatenate([mask, clip], axis=1), (mask, clip)))
 
 
 def encode_frames(
-    first_program: Program, next_program: Program, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
+    programs: Any, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
 ) -> Effects[jax.Array]:
     def pixels(begin: int, end: int) -> np.ndarray:
         return clip_to_pixels(frames[begin:end], dtype)
 
-    return (yield from encode_pixels(first_program, next_program, weights, pixels, len(frames), scale))
+    return (yield from encode_pixels(programs, weights, pixels, len(frames), scale))
 
 
 def encode_pixels(
-    first_program: Program,
-    next_program: Program,
-    weights: Mapping[str, object],
-    pixels: Callable[[int, int], np.ndarray],
-    num_frames: int,
-    scale: int,
+    programs: Any, weights: Mapping[str, object], pixels: Callable[[int, int], np.ndarray], num_frames: int, scale: int
 ) -> Effects[jax.Array]:
     """Encode a clip to the posterior's mode, latents [1, C, F, H, W] float32. Yields work.
 
     `pixels(begin, end)` returns the frames from `begin` to `end` - 1, [1, 3, end - begin, height, width] in [-1, 1]. Each call of
     a program encodes one latent frame, to limit memory. The first latent frame has one pixel frame, each later one has `scale`.
     """
-    latents, caches = yield Call(first_program, (weights, pixels(0, 1)))
+    latents, caches = yield Call(programs.encode_first, (weights, pixels(0, 1)))
     pieces = [latents]
     for begin in range(1, num_frames, scale):
-        latents, caches = yield Call(next_program, (weights, pixels(begin, begin + scale), caches))
+        latents, caches = yield Call(programs.encode_next, (weights, pixels(begin, begin + scale), caches))
         pieces.append(latents)
     return (yield OnHost(join_frames, tuple(pieces)))

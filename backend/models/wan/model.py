@@ -124,8 +124,7 @@ class WanModel(WholeClipModel):
                 name, value = yield from self._encode_images(weights["vae"], sized, programs, own)
                 found[name] = value
         for frames in inputs.get("video", ()):
-            encoders = programs.encode_first, programs.encode_next
-            latents = yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype)
+            latents = yield from encode_frames(programs, weights["vae"], frames, self.spec.scales[1], self.dtype)
             conditions["first_frame" if request.extend else CLIP] = latents
         return PromptConditions(full=conditions, half=half)
 
@@ -142,8 +141,7 @@ class WanModel(WholeClipModel):
         if self.spec.conditioning == "first_frame":
             latents = yield Call(programs.encode_image, (weights, pixels[0]))
             return "first_frame", (yield OnHost(as_float32, (latents,)))
-        encoders = programs.encode_first, programs.encode_next
-        return "image_channels", (yield from encode_image_channels(*encoders, weights, request.geometry(), *pixels))
+        return "image_channels", (yield from encode_image_channels(programs, weights, request.geometry(), *pixels))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState

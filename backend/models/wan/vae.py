@@ -2,9 +2,9 @@
 
 On TPUs `backend.models.wan.vae_tpu` runs the published autoencoders in bfloat16.
 
-In diffusers' list of caches, an entry is None, a tensor of one or two frames, or the string "Rep" for an upsampling layer that
-has seen only its first frame. The layers treat missing frames as zeros. In this module, a cache always has two frames. Therefore
-two programs are enough for a video of any length: one for the first latent frame, and one for all others.
+In diffusers, a cache has no, one or two frames, or is "Rep" in an upsampling layer that has seen only its first frame. The
+layers treat missing frames as zeros. In this module, a cache always has two frames. Therefore two programs are enough for a video
+of any length: one for the first latent frame, and one for all others.
 """
 
 from typing import Any
@@ -31,7 +31,9 @@ class VideoAutoencoder(StreamedAutoencoder):
 
     def __init__(self, config: Config, layout: Layout) -> None:
         with torch.device("meta"):
-            super().__init__(AutoencoderKLWan.from_config(dict(config)), layout)
+            vae = AutoencoderKLWan.from_config(dict(config))
+        self._can_use_strips = vae_tpu.can_run(vae.config)
+        super().__init__(vae, layout)
         full_config = self._vae.config  # unlike `config`, it has defaults for entries that older files lack
         self.spatial_scale: int = full_config.scale_factor_spatial
         self.temporal_scale: int = full_config.scale_factor_temporal
@@ -41,9 +43,6 @@ class VideoAutoencoder(StreamedAutoencoder):
     def encode_image(self, weights: Weights, image: jax.Array) -> jax.Array:
         """Encode one image [1, 3, 1, height, width] to the posterior's mode, latents [1, C, 1, H, W]."""
         return self.encode_first(weights, image)[0]
-
-    def _can_use_strips(self) -> bool:
-        return vae_tpu.can_run(self._vae.config)
 
     def _normalise(self, latents: jax.Array) -> jax.Array:
         mean, std = (jnp.asarray(values, latents.dtype).reshape(1, -1, 1, 1, 1) for values in (self._mean, self._std))

@@ -140,8 +140,8 @@ class LayerRunner(StripRunner):
     def _average_input(self, shortcut: AvgDown3D) -> jax.Array:
         """Return the shortcut of a block that halves rows and columns: the mean of each 2 x 2 pixels of the block's input.
 
-        If the block also halves the number of frames, the even channels of a new frame are from the first frame of a pair, the
-        odd channels are from the second. A video's first frame counts as the second frame of a pair whose first frame is zero.
+        If the block also halves the number of frames, a new frame has the channels of a pair of frames in turn. A video's first
+        frame counts as the second frame of a pair whose first frame is zero.
         """
         entered = self._entered
         assert entered is not None, "a block's first step stores it"

@@ -119,8 +119,7 @@ class SegmentModel(WanModel, abc.ABC):
 
     def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Work:
         """Encode one segment's frames, uint8 [F, height, width, 3], to latents [1, C, F, H, W] float32. Yields work."""
-        encoders = programs.encode_first, programs.encode_next
-        return (yield from encode_frames(*encoders, weights["vae"], frames, self.spec.scales[1], self.dtype))
+        return (yield from encode_frames(programs, weights["vae"], frames, self.spec.scales[1], self.dtype))
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
@@ -221,8 +220,7 @@ class SegmentModel(WanModel, abc.ABC):
                 return np.repeat(grey, end - begin, axis=2)
             return clip_to_pixels(background[begin:end], dtype)
 
-        encoders = programs.encode_first, programs.encode_next
-        clip = yield from encode_pixels(*encoders, vae, pixels, geometry.num_frames, self.spec.scales[1])
+        clip = yield from encode_pixels(programs, vae, pixels, geometry.num_frames, self.spec.scales[1])
         known = np.zeros((geometry.num_frames, *clip.shape[3:]), np.float32) if is_known is None else is_known.copy()
         known[: 0 if last_frame is None else OVERLAP] = 1
         return (yield OnHost(functools.partial(_join_segment_channels, self.spec.scales[1], known), (image, clip)))

@@ -42,8 +42,7 @@ def encode_source(
             own = clip_to_pixels(source.frames[begin:end], np.float32)
             return np.where(source.is_new[begin:end] == is_new, own, np.float32(0)).astype(dtype)
 
-        encoders = programs.encode_first, programs.encode_next
-        return (yield from encode_pixels(*encoders, weights, pixels, geometry.num_frames, geometry.temporal_scale))
+        return (yield from encode_pixels(programs, weights, pixels, geometry.num_frames, geometry.temporal_scale))
 
     regenerated = yield from encode(True)
     unchanged = regenerated if source is None else (yield from encode(False))
