@@ -13,7 +13,8 @@ from backend.startup import announce_start, is_serving
 
 _TITLE = "Wan TPU Studio"
 _COMMANDS = {  # each function returns an exit code, or True or None for success, or False for failure
-    **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "smooth", "upscale")},
+    **{name: f"{name}:{name}" for name in ("cut", "doctor", "export", "member", "models", "precompile", "upscale")},
+    "smooth": "export:smooth",
     "check-tpu": "check_tpu:check_tpu",
     "keys": "keys:manage_keys",
     "presets": "presets:show_presets",
@@ -25,7 +26,7 @@ def main(words: list[str]) -> int:
     """Run one command and return its exit code: 0 for success, 2 for an invalid request, 1 for any other error."""
     if is_serving(words):  # only `serve` starts slowly enough to need an announcement
         announce_start(_TITLE, is_first=True)
-    from backend.cli.command_line import FAILED, OK, WRONG_REQUEST, parse, print_error
+    from backend.cli.command_line import FAILED, IN_A_PROCESS, OK, WRONG_REQUEST, parse, print_error
     from backend.errors import RequestError, StudioError
     from backend.settings import use_data_dir
 
@@ -33,7 +34,13 @@ def main(words: list[str]) -> int:
     use_data_dir(getattr(arguments, "data_dir", None))
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        done = _run(arguments, words)
+        # Each command imports only the modules that it needs, so that the studio starts quickly.
+        if arguments.command in IN_A_PROCESS:
+            done = resolve_name("backend.cli.module_process:run_stage")(words)
+        elif arguments.command in _COMMANDS:
+            done = resolve_name(f"backend.cli.{_COMMANDS[arguments.command]}")(arguments)
+        else:
+            done = _serve(arguments)
         return OK if done is None or done is True else FAILED if done is False else done
     except (StudioError, OSError) as error:
         print_error(error)
@@ -41,17 +48,6 @@ def main(words: list[str]) -> int:
     except KeyboardInterrupt:
         print_error("Stopped")
         return FAILED
-
-
-def _run(arguments: argparse.Namespace, words: list[str]) -> int | bool | None:
-    """Run the command. Import only the modules that this command needs, so that the studio starts quickly."""
-    from backend.cli.command_line import IN_A_PROCESS
-
-    if arguments.command in IN_A_PROCESS:
-        return resolve_name("backend.cli.stages:run_stage")(words)
-    if arguments.command not in _COMMANDS:
-        return _serve(arguments)
-    return resolve_name(f"backend.cli.{_COMMANDS[arguments.command]}")(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -73,8 +69,18 @@ def _serve(arguments: argparse.Namespace) -> None:
         from backend.cli.models import print_licences
 
         print_licences([model], sys.stderr)
-    limits = Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb)
-    engine = Engine(folder, model, limits=limits, has_standby=True, **options.engine_options(arguments))
+    engine = Engine(
+        folder,
+        model,
+        limits=Limits(days=arguments.keep_days, gigabytes=arguments.keep_gb),
+        has_standby=True,
+        options=options.worker_options_from_arguments(arguments),
+        shares=options.worker_shares(arguments),
+        hosts=options.hosts_from_arguments(arguments),
+        cluster=arguments.cluster,
+        notify=arguments.notify,
+        webhooks=arguments.webhooks,
+    )
     with contextlib.suppress(PermissionError):  # the folder may belong to another account
         engine.settings.data_dir.chmod(0o700)
     try:

@@ -1,11 +1,8 @@
-"""Find the accelerators of this machine in the system's files. Does not check whether jax uses them.
-
-Imports neither jax nor torch, because jax would reserve the chips.
-"""
+"""Find the accelerators of this machine in the system's files. Imports no jax, which would reserve the chips."""
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,13 +38,12 @@ class Accelerator:
     has_driver: bool = True
 
     def __str__(self) -> str:
-        """Return the name and number of the devices, such as "8 TPU v6e chips"."""
+        """Return a text such as "8 TPU v6e chips"."""
         words = ("TPU", self.chip, "chip") if self.platform == "tpu" else (self.chip or "NVIDIA GPU",)
         return f"{self.count} {' '.join(filter(None, words))}{'s' if self.count > 1 else ''}"
 
     @property
     def verb(self) -> str:
-        """The verb for a sentence about the devices: "is" or "are"."""
         return "are" if self.count > 1 else "is"
 
 
@@ -60,12 +56,35 @@ class Holder:
 
 
 def find_accelerators(root: Path, tpu_type: str = "") -> tuple[Accelerator, ...]:
-    """Find the TPU chips and NVIDIA GPUs of the machine whose files are under `root`, "/" for this machine.
+    """Find the TPU chips and NVIDIA GPUs of the machine whose files are under `root`.
 
-    `tpu_type` is the value of TPU_ACCELERATOR_TYPE, such as "v6e-8". Google's images and clusters set this variable.
-    "" means that the variable is not set.
+    `tpu_type` is the value of TPU_ACCELERATOR_TYPE, such as "v6e-8", "" if it is not set. Google's images and clusters set it.
     """
-    return tuple(filter(None, (_find_tpu(root, tpu_type), _find_gpu(root))))
+    on_bus = [
+        tuple(read_text(device / name).strip() for name in ("vendor", "device", "class"))
+        for device in sorted((root / "sys/bus/pci/devices").glob("*"))
+    ]
+    found = []
+
+    named = tpu_type.partition("-")[0]
+    chips = [_TPU_CHIPS[device] for vendor, device, _ in on_bus if vendor == _GOOGLE and device in _TPU_CHIPS]
+    files = _device_files(root, "dev", r"accel\d+")
+    # Other kinds of devices have files in /dev/vfio too. These files count only if the bus or the machine type shows a TPU.
+    if not files and (chips or named):
+        files = _device_files(root, "dev/vfio", r"\d+")
+    if chips or files:
+        chip = chips[0] if chips else _TPU_TYPES.get(named, named)
+        found.append(Accelerator(platform="tpu", count=len(chips) or len(files), chip=chip, files=files))
+
+    num_cards = sum(vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS) for vendor, _, kind in on_bus)
+    known = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+    files = _device_files(root, "dev", r"nvidia\d+|dxg")  # /dev/dxg is the GPU in Windows' subsystem for Linux
+    if count := len(known) or len(files) or num_cards:
+        model = re.search(r"^Model:\s*(.+?)\s*$", read_text(known[0]) if known else "", re.MULTILINE)
+        has_driver = bool(known or files) or (root / "proc/driver/nvidia/version").exists()
+        chip = model[1] if model else ""
+        found.append(Accelerator(platform="gpu", count=count, chip=chip, files=files, has_driver=has_driver))
+    return tuple(found)
 
 
 def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
@@ -78,45 +97,7 @@ def find_holders(root: Path, files: Sequence[str]) -> tuple[Holder, ...]:
     return tuple(holders)
 
 
-def _find_tpu(root: Path, tpu_type: str) -> Accelerator | None:
-    """Find TPU chips.
-
-    Other kinds of devices have files in /dev/vfio too. These files count only if the PCI bus or the machine type shows a TPU.
-    """
-    named = tpu_type.partition("-")[0]
-    on_bus = [_TPU_CHIPS[device] for vendor, device, _ in _pci(root) if vendor == _GOOGLE and device in _TPU_CHIPS]
-    files = _device_files(root, "dev", r"accel\d+")
-    if not files and (on_bus or named):
-        files = _device_files(root, "dev/vfio", r"\d+")
-    if not on_bus and not files:
-        return None
-    chip = on_bus[0] if on_bus else _TPU_TYPES.get(named, named)
-    return Accelerator(platform="tpu", count=len(on_bus) or len(files), chip=chip, files=files)
-
-
-def _find_gpu(root: Path) -> Accelerator | None:
-    on_bus = [1 for vendor, _, kind in _pci(root) if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS)]
-    known = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    files = _device_files(root, "dev", r"nvidia\d+|dxg")  # /dev/dxg is the GPU in Windows' subsystem for Linux
-    count = len(known) or len(files) or len(on_bus)
-    if count == 0:
-        return None
-    model = re.search(r"^Model:\s*(.+?)\s*$", read_text(known[0]) if known else "", re.MULTILINE)
-    has_driver = bool(known or files) or (root / "proc/driver/nvidia/version").exists()
-    return Accelerator(platform="gpu", count=count, chip=model[1] if model else "", files=files, has_driver=has_driver)
-
-
-def _pci(root: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (vendor, device, class) of each PCI device, as hexadecimal ids such as "0x1ae0"."""
-    for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
-        vendor, device, kind = (read_text(folder / name).strip() for name in ("vendor", "device", "class"))
-        yield vendor, device, kind
-
-
 def _device_files(root: Path, folder: str, pattern: str) -> tuple[str, ...]:
-    """Return the paths of the files in `folder` whose names match `pattern`, sorted by the number in the name.
-
-    The paths do not contain `root`.
-    """
+    """Return the paths (without `root`) of the files in `folder` whose names match, sorted by the number in the name."""
     names = [path.name for path in (root / folder).glob("*") if re.fullmatch(pattern, path.name)]
     return tuple(f"/{folder}/{name}" for name in sorted(names, key=lambda name: (len(name), name)))

@@ -1,7 +1,4 @@
-"""Limit an amount that each owner, each network address and all owners together use within an hour.
-
-The caller chooses the unit of the amount.
-"""
+"""Limit an amount, of any unit, that each owner, each network address and all owners together use within an hour."""
 
 import threading
 import time
@@ -21,10 +18,9 @@ class _Use:
 
 
 class HourlyBudget:
-    """Limits the total amount that each owner, each address, and all owners together use within an hour.
+    """The limits and the uses of the last hour. An empty owner and an empty address have no limits of their own.
 
-    The limit of an owner does not apply to an empty owner. The limit of an address does not apply to an empty address.
-    `read_clock` returns seconds. The methods may be called from any thread.
+    The methods may be called from any thread.
     """
 
     def __init__(self, of_owner: float, of_address: float, in_all: float, read_clock: Callable[[], float] = time.monotonic):
@@ -36,7 +32,6 @@ class HourlyBudget:
     def remaining(self, owner: str, address: str) -> float:
         """Return the amount that the owner may still use at this address. The amount is negative if a limit is exceeded."""
         with self._lock:
-            self._forget_old()
             return min(limit - sum(use.amount for use in uses) for limit, uses in self._applicable_limits(owner, address))
 
     def add(self, owner: str, address: str, amount: float) -> None:
@@ -47,27 +42,25 @@ class HourlyBudget:
     def wait_seconds(self, owner: str, address: str) -> float:
         """Return the seconds until the remaining amount is positive, 0 if it is positive now."""
         with self._lock:
-            self._forget_old()
-            return max(self._wait_for(limit, uses) for limit, uses in self._applicable_limits(owner, address))
-
-    def _wait_for(self, limit: float, uses: list[_Use]) -> float:
-        used, expired = sum(use.amount for use in uses), None
-        for use in uses:
-            if used < limit:
-                break
-            used, expired = used - use.amount, use
-        return 0.0 if expired is None else expired.moment + HOUR_SECONDS - self._read_clock()
+            waits = [0.0]
+            for limit, uses in self._applicable_limits(owner, address):
+                used, expired = sum(use.amount for use in uses), None
+                for use in uses:
+                    if used < limit:
+                        break
+                    used, expired = used - use.amount, use
+                if expired is not None:
+                    waits.append(expired.moment + HOUR_SECONDS - self._read_clock())
+            return max(waits)
 
     def _applicable_limits(self, owner: str, address: str) -> list[tuple[float, list[_Use]]]:
-        """Return (limit, uses) for each limit that applies to this owner and address. A limit applies to the sum of its uses."""
+        """Forget uses older than an hour. Return (limit, uses) for each limit that applies to this owner and address."""
+        oldest = self._read_clock() - HOUR_SECONDS
+        while self._uses and self._uses[0].moment < oldest:
+            self._uses.popleft()
         uses = [(self._in_all, list(self._uses))]
         if owner:
             uses.append((self._of_owner, [use for use in self._uses if use.owner == owner]))
         if address:
             uses.append((self._of_address, [use for use in self._uses if use.address == address]))
         return uses
-
-    def _forget_old(self) -> None:
-        oldest = self._read_clock() - HOUR_SECONDS
-        while self._uses and self._uses[0].moment < oldest:
-            self._uses.popleft()

@@ -6,6 +6,7 @@ PR_SET_PDEATHSIG is not used: it kills the child when the thread that started th
 """
 
 import fcntl
+import json
 import os
 import runpy
 import select
@@ -18,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
+def start_module(module: str, words: Sequence[str], env: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[Any]:
     """Start `python -m MODULE WORD...` as a process that ends when this process ends. `options` are for `subprocess.Popen`.
 
-    If the new process has its own session, its child processes end too.
+    If the new process has its own session, its child processes end too. Without `env`, it has the environment of this process.
     """
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "backend.child_process", str(reading), module, *words]
@@ -34,6 +35,12 @@ def start_module(module: str, words: Sequence[str], env: Mapping[str, str], **op
         os.close(reading)
     weakref.finalize(process, os.close, writing)
     return process
+
+
+def write_message(message: Mapping[str, object]) -> None:
+    """Write one JSON line to standard output immediately. Only modules in separate processes call this."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 def end_with_parent(pipe: int) -> None:

@@ -10,8 +10,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 class StudioError(Exception):
     """Any failure that the studio can explain.
 
-    `what` is the wrong value or the event, `allowed` the rule that it breaks, and `fix` the suggested action. `str()` joins the
-    three on one line, such as "num_frames=80 must be 4n+1; nearest: 77 or 81".
+    `what` is the wrong value or the event, `allowed` the rule that it breaks, and `fix` the suggested action.
     """
 
     def __init__(self, what: str, allowed: str = "", fix: str = ""):
@@ -19,8 +18,7 @@ class StudioError(Exception):
         super().__init__(self.what, self.allowed, self.fix)
 
     def __str__(self) -> str:
-        rule = f"{self.what} {self.allowed}".strip()
-        return f"{rule}; {self.fix}" if self.fix else rule
+        return f"{self.cause}; {self.fix}" if self.fix else self.cause
 
     @property
     def cause(self) -> str:
@@ -121,6 +119,5 @@ def shorten(value: object, most: int = 60) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the text on a single line. Line breaks and runs of blanks become one blank. Unpaired surrogates
-    become "?"."""
+    """Return the text on a single line. Line breaks and runs of blanks become one blank, unpaired surrogates "?"."""
     return " ".join(str(text).split()).encode("utf-8", "replace").decode("utf-8")

@@ -33,16 +33,12 @@ def replace_file(path: Path, *, is_durable: bool = False) -> Generator[Path]:
 
 
 def remove_half_written(folder: Path) -> None:
-    """Delete the temporary files below this folder that `replace_file` left in processes that were killed.
-
-    No process may write into the folder meanwhile.
-    """
+    """Delete temporary files that killed processes left below this folder. No process may write into the folder meanwhile."""
     for part in folder.rglob(".*.part"):
         part.unlink(missing_ok=True)
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flush the content of a file, or the list of names of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -59,7 +55,6 @@ def link_or_copy(source: Path, place: Path) -> None:
 
 
 def have_same_content(one: Path, other: Path) -> bool:
-    """Return whether two files are the same file or have the same bytes."""
     return one.samefile(other) or filecmp.cmp(one, other, shallow=False)
 
 
@@ -93,10 +88,7 @@ def folder_lock(folder: Path) -> Generator[None]:
 
 
 def hash_file(path: Path, expected: str) -> str:
-    """Return the hash of the file, of the same kind as `expected`: SHA-256 or git's blob hash.
-
-    A blob hash is the SHA-1 of the file's size and content.
-    """
+    """Return the hash of the file, of the same kind as `expected`: SHA-256, or git's blob hash (SHA-1 of size and content)."""
     is_git = len(expected) == GIT_DIGITS
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode()) if is_git else hashlib.sha256()
     with path.open("rb") as file:

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from backend.accelerators import Accelerator, find_accelerators
 from backend.shares import Machine, Share, find_machine, split_numbers
@@ -12,80 +13,38 @@ from backend.startup import project_name
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "STUDIO_DATA_DIR"
 CACHE_VARIABLE = "STUDIO_CACHE_DIR"
+_DATA_FOLDERS = ("runs", "drafts", "engines", "comparisons", "logs", "loras", "upscalers", "magnitudes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The folders of the studio.
 
-    `data_dir` contains the job store, the jobs' folders and the logs. The variable STUDIO_DATA_DIR sets `data_dir`. The default
-    is `data` in the project or, for an installed wheel, the project's folder in XDG_DATA_HOME or ~/.local/share.
-    `cache_dir` contains compiled programs and can be deleted. The variable STUDIO_CACHE_DIR sets `cache_dir`. The default is
-    `cache` in `data_dir`.
+    STUDIO_DATA_DIR sets `data_dir`, by default `data` in the project or, for an installed wheel, the project's folder in
+    XDG_DATA_HOME or ~/.local/share. STUDIO_CACHE_DIR sets `cache_dir`, by default `cache` in `data_dir`. It can be deleted.
     """
 
     data_dir: Path
     cache_dir: Path
+    compiled_dir: Path = field(init=False)  # JAX's compilation cache
+    executables_dir: Path = field(init=False)  # precompiled programs, in addition to --executables
+    kernels_dir: Path = field(init=False)  # records about kernels that crashed
+    runs_dir: Path = field(init=False)  # the folders of jobs
+    drafts_dir: Path = field(init=False)  # inputs of instant drafts; each draft's folder is deleted when the draft ends
+    engines_dir: Path = field(init=False)  # the engines' lock files
+    uploads_dir: Path = field(init=False)  # uploads, with one subfolder per server
+    comparisons_dir: Path = field(init=False)  # exported comparisons, which may be deleted and exported again
+    logs_dir: Path = field(init=False)  # the workers' logs
+    loras_dir: Path = field(init=False)  # LoRA files that requests may use
+    upscalers_dir: Path = field(init=False)  # upscalers that requests may use
+    magnitudes_dir: Path = field(init=False)  # results of `measure-cache`, one file per checkpoint
 
-    @property
-    def executables_dir(self) -> Path:
-        """The folder where the engine looks for precompiled programs, in addition to --executables."""
-        return self.cache_dir / "executables"
-
-    @property
-    def compiled_dir(self) -> Path:
-        """The folder of JAX's compilation cache."""
-        return self.cache_dir / "jax"
-
-    @property
-    def kernels_dir(self) -> Path:
-        """The folder of the records about kernels that crashed."""
-        return self.cache_dir / "kernels"
-
-    @property
-    def runs_dir(self) -> Path:
-        """The folder that contains the folders of jobs."""
-        return self.data_dir / "runs"
-
-    @property
-    def drafts_dir(self) -> Path:
-        """The folder of the inputs of instant drafts. Each draft's folder is deleted when the draft ends."""
-        return self.data_dir / "drafts"
-
-    @property
-    def engines_dir(self) -> Path:
-        """The folder of the engines' lock files."""
-        return self.data_dir / "engines"
-
-    @property
-    def uploads_dir(self) -> Path:
-        """The folder of uploads, with one subfolder per server."""
-        return self.data_dir / "tmp"
-
-    @property
-    def comparisons_dir(self) -> Path:
-        """The folder of exported comparisons. They may be deleted, because they can be exported again."""
-        return self.data_dir / "comparisons"
-
-    @property
-    def logs_dir(self) -> Path:
-        """The folder of the workers' logs."""
-        return self.data_dir / "logs"
-
-    @property
-    def loras_dir(self) -> Path:
-        """The folder of LoRA files that requests may use."""
-        return self.data_dir / "loras"
-
-    @property
-    def upscalers_dir(self) -> Path:
-        """The folder of upscalers that requests may use."""
-        return self.data_dir / "upscalers"
-
-    @property
-    def magnitudes_dir(self) -> Path:
-        """The folder of the results of `measure-cache`, one file per checkpoint."""
-        return self.data_dir / "magnitudes"
+    def __post_init__(self) -> None:
+        folders = {f"{name}_dir": self.data_dir / name for name in _DATA_FOLDERS}
+        folders |= {"uploads_dir": self.data_dir / "tmp", "compiled_dir": self.cache_dir / "jax"}
+        folders |= {f"{name}_dir": self.cache_dir / name for name in ("executables", "kernels")}
+        for name, folder in folders.items():
+            object.__setattr__(self, name, folder)  # the class is frozen
 
 
 def from_environment(data_dir: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -111,40 +70,24 @@ def use_data_dir(folder: Path | None, environment: MutableMapping[str, str] = os
 def worker_environment(
     settings: Settings, environment: Mapping[str, str] = os.environ, share: Share | None = None
 ) -> dict[str, str]:
-    """Return the environment for a worker process.
-
-    It has the same settings as this process and limits the worker to its share of the machine (STUDIO_CORES and the variables of
-    libtpu, OpenMP and MKL; see `Share`).
-    """
+    """Return the environment for a worker process: the settings of this process, and the limits of the worker's share."""
     own = {DATA_VARIABLE: str(settings.data_dir), CACHE_VARIABLE: str(settings.cache_dir)}
     return {**environment, **own, **(share.variables() if share else {})}
 
 
-def hosts_secret(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the secret that the hosts of a worker share (STUDIO_HOSTS_SECRET or the file STUDIO_HOSTS_SECRET_FILE).
+def read_secret(name: Literal["STUDIO_HOSTS_SECRET", "STUDIO_AUTH"], environment: Mapping[str, str] = os.environ) -> str:
+    """Return the secret in the variable `name` or in the file that the variable `name`_FILE names, "" if neither is set.
 
-    "" if neither is set. Raises: OSError if the file cannot be read.
+    STUDIO_HOSTS_SECRET is the secret that the hosts of a worker share. STUDIO_AUTH is USER:PASSWORD for visitors. A password on
+    the command line would appear in the list of processes. Raises: OSError if the file cannot be read.
     """
-    return _secret("STUDIO_HOSTS_SECRET", environment)
-
-
-def visitors_password(environment: Mapping[str, str] = os.environ) -> str:
-    """Return USER:PASSWORD for visitors (STUDIO_AUTH or the file STUDIO_AUTH_FILE).
-
-    "" if neither is set. A password on the command line would appear in the list of processes.
-    Raises: OSError if the file cannot be read.
-    """
-    return _secret("STUDIO_AUTH", environment)
-
-
-def _secret(name: str, environment: Mapping[str, str]) -> str:
     if file := environment.get(f"{name}_FILE"):
         return environment.get(name) or Path(file).expanduser().read_text("utf-8").strip()
     return environment.get(name, "")
 
 
 def rewriter_key(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the key of the endpoint that rewrites prompts (STUDIO_REWRITER_KEY), "" if it is not set."""
+    """Return the key of the endpoint that rewrites prompts, "" if it is not set."""
     return environment.get("STUDIO_REWRITER_KEY", "").strip()
 
 
@@ -159,12 +102,10 @@ def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
 
 
 def accelerators_here(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> tuple[Accelerator, ...]:
-    """Find the accelerators of the machine whose files are under `root`, with TPU_ACCELERATOR_TYPE from the environment."""
     return find_accelerators(root, environment.get("TPU_ACCELERATOR_TYPE", ""))
 
 
 def chosen_platforms(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the platforms in JAX_PLATFORMS. Empty if it is not set."""
     return tuple(filter(None, environment.get("JAX_PLATFORMS", "").lower().split(",")))
 
 
@@ -184,37 +125,27 @@ def hub_address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def log_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file that receives the server's output (STUDIO_LOG, set by the program that starts the server), or None."""
+    """Return the file that receives the server's output, or None. The program that starts the server sets STUDIO_LOG."""
     return Path(environment["STUDIO_LOG"]).expanduser().absolute() if environment.get("STUDIO_LOG") else None
 
 
 def use_upload_folder(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the folder in which Gradio stores uploads (GRADIO_TEMP_DIR)."""
     environment["GRADIO_TEMP_DIR"] = str(folder)
 
 
 def drop_gradio_ports(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Remove Gradio's variables for ports (GRADIO_SERVER_PORT, GRADIO_NUM_PORTS).
-
-    The server always uses --port, and an invalid value would make the import of Gradio fail.
-    """
+    """Remove Gradio's variables for ports, which the server does not use. Invalid values would make the import of Gradio fail."""
     for name in ("GRADIO_SERVER_PORT", "GRADIO_NUM_PORTS"):
         environment.pop(name, None)
 
 
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process runs on a desktop (DISPLAY or WAYLAND_DISPLAY)."""
     return bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
 
 
 def compiler_flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the compilers' variables that are set (XLA_FLAGS, LIBTPU_INIT_ARGS). They change the compiled programs."""
     return {name: environment[name] for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") if environment.get(name)}
-
-
-def compiler_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for a process that compiles for this machine's devices."""
-    return dict(environment)
 
 
 def module_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Divide one machine's cores or TPU chips among several workers. Reads only device files, because jax would reserve the chips."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +37,10 @@ class Share:
         """Return the environment that limits a worker to its share. Torch and its libraries read the OMP and MKL variables."""
         if not self.chips:
             threads = str(len(self.cores))
-            limits = {"STUDIO_CORES": join_numbers(self.cores), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-            return limits if self.cores else {}
+            cores = ",".join(map(str, self.cores))
+            return {"STUDIO_CORES": cores, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads} if self.cores else {}
         return {  # libtpu treats the worker's chips as a slice with one process
-            "TPU_VISIBLE_CHIPS": join_numbers(self.chips),
+            "TPU_VISIBLE_CHIPS": ",".join(map(str, self.chips)),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": self.block,
             "TPU_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": f"localhost:{self.port}",
@@ -53,12 +52,19 @@ class Share:
 
 def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
     """Divide the machine into `count` shares. A single share is empty, which means the whole machine. Raises: RequestError."""
-    allowed, what = _allowed(machine)
+    total, what = (len(machine.chips), "TPU chip") if machine.chips else (len(machine.cores), "core")
+    limit = f"{total} {what}{'' if total == 1 else 's'}"
+    if machine.chips:
+        allowed = sorted(total // size for all_chips, size in _BLOCKS if all_chips == total) or [1]
+    elif machine.has_gpu:
+        allowed, limit = [1], "its GPU is not shared"
+    else:
+        allowed = list(range(1, total + 1))
     if count not in allowed:
         nearest = max((number for number in allowed if number <= count), default=1)
         listed = " or ".join(filter(None, (", ".join(map(str, allowed[:-1])), str(allowed[-1]))))
         rule = f"from 1 to {allowed[-1]}" if len(allowed) == allowed[-1] > 2 else listed
-        raise RequestError(f"workers={count}", f"must be {rule} on this machine ({what})", f"give --workers {nearest}")
+        raise RequestError(f"workers={count}", f"must be {rule} on this machine ({limit})", f"give --workers {nearest}")
     if count == 1:
         return (Share(),)
     if not machine.chips:
@@ -68,43 +74,21 @@ def shares_of(machine: Machine, count: int) -> tuple[Share, ...]:
 
 
 def find_machine(devices: Path, platforms: str, visible_chips: str) -> Machine:
-    """Describe this machine, from the folder /dev and the values of JAX_PLATFORMS and TPU_VISIBLE_CHIPS ("" if not set).
-
-    TPU chips have the device files accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later).
-    """
+    """Describe this machine, from the folder /dev and the values of JAX_PLATFORMS and TPU_VISIBLE_CHIPS ("" if not set)."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
     if platforms.split(",")[0] == "cpu":
         return Machine(cores=cores)
+    # The device files of TPU chips are accel0, accel1 ... (v2 to v5e), or vfio's numbered groups (v5p and later).
     chips = tuple(range(len(list(devices.glob("accel[0-9]*")) or list(devices.glob("vfio/[0-9]*")))))
     if chips and visible_chips:
         chips = split_numbers(visible_chips)
     return Machine(cores=cores, chips=chips, has_gpu=any((devices / name).exists() for name in ("nvidia0", "dxg")))
 
 
-def join_numbers(numbers: Iterable[int]) -> str:
-    """Format numbers for an environment variable, such as "0,1"."""
-    return ",".join(map(str, numbers))
-
-
 def split_numbers(text: str) -> tuple[int, ...]:
-    """Parse the numbers from `join_numbers`."""
+    """Parse numbers separated by commas, such as "0,1"."""
     return tuple(int(number) for number in text.split(",") if number)
-
-
-def _allowed(machine: Machine) -> tuple[list[int], str]:
-    """Return the allowed numbers of workers, and a text with the reason for the limit, such as "8 cores"."""
-    if machine.chips:
-        total = len(machine.chips)
-        sizes = [size for all_chips, size in _BLOCKS if all_chips == total]
-        return sorted(total // size for size in sizes) or [1], _counted(total, "TPU chip")
-    if machine.has_gpu:
-        return [1], "its GPU is not shared"
-    return list(range(1, len(machine.cores) + 1)), _counted(len(machine.cores), "core")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _part(numbers: tuple[int, ...], number: int, count: int) -> tuple[int, ...]:

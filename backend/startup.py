@@ -17,12 +17,10 @@ def _project() -> dict[str, Any]:
 
 
 def project_name() -> str:
-    """Return the name of the distribution for pip."""
     return _project()["name"]
 
 
 def project_version() -> str:
-    """Return the version from pyproject.toml."""
     return _project()["version"]
 
 
@@ -32,18 +30,10 @@ def is_serving(words: Sequence[str]) -> bool:
 
 
 def announce_start(title: str, *, is_first: bool) -> None:
-    """Write a line with the studio's title to standard error.
-
-    If `is_first` is True, write the line only at the first start after an installation. If `is_first` is False, write the line
-    only at later starts.
-    """
-    if _is_first_start() is is_first:
+    """Write a line with the studio's title to standard error, if this is the first start after an installation or not."""
+    spec = importlib.util.find_spec("gradio")  # the library that takes longest to import
+    is_first_start = spec is not None and spec.cached is not None and not Path(spec.cached).is_file()
+    if is_first_start is is_first:
         wait = ": the first start takes about a minute, because Python compiles what it imports" if is_first else "…"
         sys.stderr.write(f"Starting {title} {project_version()}{wait}\n")
         sys.stderr.flush()
-
-
-def _is_first_start(library: str = "gradio") -> bool:
-    """Return whether Python has not yet cached the bytecode of the library that takes longest to import."""
-    spec = importlib.util.find_spec(library)
-    return spec is not None and spec.cached is not None and not Path(spec.cached).is_file()

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from backend.cli.module_process import write_message
+from backend.child_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.runtime.program import Compilation, Program
 from backend.schemas.request import example_request

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backend.cli.module_process import write_message
+from backend.child_process import write_message
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
 from backend.settings import PROJECT_FOLDER

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from backend.checkpoints.upscalers import find_upscaler
+from backend.child_process import write_message
 from backend.chips import chip_of
-from backend.cli.module_process import write_message
 from backend.imports import hide_unused_libraries
 from backend.pipeline.memory import program_bytes
 from backend.pipeline.upscaler import Upscaler, read_model

@@ -25,7 +25,7 @@ from packaging.specifiers import SpecifierSet
 from backend.chips import SLICES
 from backend.cli.arguments import login_from_arguments
 from backend.cli.command_line import parse
-from backend.settings import DATA_VARIABLE, PROJECT_FOLDER, visitors_password
+from backend.settings import DATA_VARIABLE, PROJECT_FOLDER, read_secret
 from tests.test_kuberay import TOPOLOGY, containers, problems
 from wan_ui.gateway.rules import ROUTES
 
@@ -224,7 +224,7 @@ def test_a_service_has_known_fields_its_dockerfile_and_few_rights(name, monkeypa
     [secret] = service["secrets"]
     assert service["environment"] == {"STUDIO_AUTH_FILE": f"/run/secrets/{secret}"} and secret in COMPOSE["secrets"]
     (tmp_path / secret).write_text("me:secret\n")
-    assert visitors_password({"STUDIO_AUTH_FILE": str(tmp_path / secret)}) == "me:secret"
+    assert read_secret("STUDIO_AUTH", {"STUDIO_AUTH_FILE": str(tmp_path / secret)}) == "me:secret"
     arguments = parse(service["command"])
     is_tpu = name == "studio-tpu"
     assert arguments.host == ("127.0.0.1" if is_tpu else "0.0.0.0")
@@ -267,7 +267,7 @@ def test_skypilot_gets_known_fields_and_the_projects_script():
         assert {*table} - SKYPILOT_FIELDS[name] == set()
     assert f"`{resources['accelerators'].removeprefix('tpu-')}`" in CLOUD
     assert f"`{resources['accelerator_args']['runtime_version']}`" in CLOUD
-    assert SKYPILOT["secrets"] == {"STUDIO_AUTH": None} and visitors_password({"STUDIO_AUTH": "me:secret"}) == "me:secret"
+    assert SKYPILOT["secrets"] == {"STUDIO_AUTH": None} and read_secret("STUDIO_AUTH", {"STUDIO_AUTH": "me:secret"}) == "me:secret"
     for command in (SKYPILOT["setup"], SKYPILOT["run"]):
         check_start(shlex.split(command))
 

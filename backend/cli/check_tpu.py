@@ -17,10 +17,7 @@ SPEED_SETTINGS = ("progressive", "mag_cache", "sparse", "quantize")
 
 
 def check_tpu(arguments: argparse.Namespace) -> bool:
-    """Print the report, and also write it to FILE if --json FILE is given. Return whether the preset fits into memory.
-
-    Raises: RequestError, StudioError.
-    """
+    """Print the report, and write it to --json FILE if given. Return whether the preset fits. Raises: StudioError."""
     preset = find_preset(arguments.preset)
     request = example_request(preset, **{name: getattr(arguments, name) for name in SPEED_SETTINGS})
     add_measured_ratios(request, from_environment().magnitudes_dir)
@@ -48,22 +45,12 @@ def format_report(report: dict[str, Any]) -> str:
         "",
         f"{'program':19} {'runs':>4} {'HBM GiB':>8} {'compile s':>9} {'predicted s':>11}  predicted seconds by kind",
     ]
-    lines += [_format_program(name, program) for name, program in report["components"].items()]
-    return "\n".join([*lines, "", *_summary_lines(report)])
-
-
-def _format_program(name: str, costs: dict[str, Any]) -> str:
-    size = costs["hbm_bytes_per_device"] / GIB
-    if costs["predicted_seconds"] is None:
-        return f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {'does not fit':>11}"
-    kinds = ", ".join(f"{kind} {value:.3f}" for kind, value in costs["breakdown"].items() if value >= 0.0005)
-    return (
-        f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {costs['predicted_seconds']:11.3f}  {kinds}"
-    )
-
-
-def _summary_lines(report: dict[str, Any]) -> list[str]:
-    lines = []
+    for name, costs in report["components"].items():
+        size, seconds = costs["hbm_bytes_per_device"] / GIB, costs["predicted_seconds"]
+        kinds = ", ".join(f"{kind} {value:.3f}" for kind, value in (costs["breakdown"] or {}).items() if value >= 0.0005)
+        predicted = f"{'does not fit':>11}" if seconds is None else f"{seconds:11.3f}  {kinds}"
+        lines.append(f"{name:19} {costs['repeats']:4} {size:8.2f} {costs['compile_seconds']:9.1f} {predicted}")
+    lines.append("")
     if report["predicted_total_seconds"] is not None:
         lines.append(f"predicted whole video: {report['predicted_total_seconds']:.1f} s (no chip has run this)")
     if "predicted_frames_per_second" in report:
@@ -83,4 +70,4 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
             lines.append(f"would fit: {what}, {remedy['hbm_bytes_per_device'] / GIB:.1f} GiB a chip")
         if not report["would_fit"]:
             lines.append("nothing that fits was found: a much larger slice, a smaller model, or a chip with more memory")
-    return lines
+    return "\n".join(lines)

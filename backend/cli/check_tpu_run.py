@@ -7,8 +7,8 @@ import argparse
 import dataclasses
 
 from backend.catalog.measured_ratios import add_measured_ratios
+from backend.child_process import write_message
 from backend.cli.check_tpu import SPEED_SETTINGS
-from backend.cli.module_process import write_message
 from backend.engine.instant import draft_request
 from backend.imports import hide_unused_libraries
 from backend.schemas.request import example_request

@@ -4,13 +4,15 @@ import argparse
 import math
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from backend.cli.options import add_setting, add_settings, parse_character
 from backend.engine.keys import USUAL_LIMIT
 from backend.engine.notifications import is_address
-from backend.errors import RequestError
+from backend.errors import RequestError, StudioError
+from backend.imports import hide_unused_libraries
 from backend.schemas.formats import FORMATS
 from backend.schemas.settings import SETTINGS, find_preset
 from backend.schemas.upscaling import SCALES
@@ -39,7 +41,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def print_error(message: object) -> None:
-    """Print a message as one line on standard error."""
     sys.stderr.write(f"{message}\n")
 
 
@@ -55,6 +56,21 @@ def parse(words: list[str]) -> argparse.Namespace:
     return arguments
 
 
+def run_command(run: Callable[[argparse.Namespace], int]) -> int:
+    """Pass the arguments of this process to `run`, for commands in separate processes. Return the exit code."""
+    hide_unused_libraries()
+    try:
+        return run(parse(sys.argv[1:]))
+    except RequestError as error:
+        print_error(error)
+        return WRONG_REQUEST
+    except (StudioError, OSError) as error:
+        print_error(error)
+    except KeyboardInterrupt:
+        print_error("Stopped")
+    return FAILED
+
+
 def build_parser() -> Parser:
     """Return a parser with all commands. Help texts name units and defaults."""
     command = Path(sys.argv[0]).name  # the installed command, app.py, or a program that runs app.py
@@ -64,86 +80,62 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"{project_name()} {project_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_serve(commands)
-    _add_generate(commands)
-    _add_live(commands)
-    _add_storyboard(commands)
-    _add_cut(commands)
-    _add_stages(commands)
-    _add_measure_cache(commands)
-    _add_presets(commands)
-    _add_check_tpu(commands)
-    _add_models(commands)
-    _add_precompile(commands)
-    _add_keys(commands)
-    _add_doctor(commands)
-    _add_export(commands)
-    _add_smooth(commands)
-    _add_upscale(commands)
-    _add_member(commands)
+    _add_video_commands(commands)
+    _add_stage_commands(commands)
+    _add_model_commands(commands)
+    _add_operator_commands(commands)
+    _add_file_commands(commands)
     return parser
 
 
 def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve = commands.add_parser("serve", help="open the studio in the browser (the default)")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all addresses (%(default)s)")
-    serve.add_argument("--port", type=_parse_port, default=7860, help="port to listen on (%(default)s)")
+    add = serve.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all addresses (%(default)s)")
+    add("--port", type=_parse_port, default=7860, help="port to listen on (%(default)s)")
     names = "a host name by which visitors reach the studio; repeat the option for more (IP addresses always work)"
-    serve.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
+    add("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=names)
     models = "the presets that visitors may use, separated by commas (all installed presets); the operator may use all presets"
-    serve.add_argument("--models", type=_parse_presets, metavar="NAME,...", help=models)
+    add("--models", type=_parse_presets, metavar="NAME,...", help=models)
     alias = "a further name of a preset at /v1/videos; repeat for more (sora-2 and sora-2-pro are names of the default preset)"
-    serve.add_argument(
-        "--model-alias", dest="model_aliases", action="append", type=_parse_alias, default=[], metavar="NAME=PRESET", help=alias
-    )
-    serve.add_argument("--share", action="store_true", help="also create a public link")
-    serve.add_argument(
-        "--browser", dest="opens_browser", action="store_true", help="open the operator link in this machine's browser"
-    )
-    serve.add_argument(
-        "--auth",
-        type=_parse_login,
-        metavar="USER:PASSWORD",
-        help="login that visitors need; without it, a password is created and shown if other machines can reach the studio",
-    )
+    add("--model-alias", dest="model_aliases", action="append", type=_parse_alias, default=[], metavar="NAME=PRESET", help=alias)
+    add("--share", action="store_true", help="also create a public link")
+    add("--browser", dest="opens_browser", action="store_true", help="open the operator link in this machine's browser")
+    login = "login that visitors need; without it, a password is created and shown if other machines can reach the studio"
+    add("--auth", type=_parse_login, metavar="USER:PASSWORD", help=login)
     instant = "do not offer instant drafts, which idle workers generate while visitors type"
-    serve.add_argument("--no-instant", dest="offers_instant", action="store_false", help=instant)
-    _add_rewriter(serve)
-    notify = (
+    add("--no-instant", dest="offers_instant", action="store_false", help=instant)
+    url = "URL of a server with OpenAI's chat completions, for prompt rewriting (key: STUDIO_REWRITER_KEY); see docs/operating.md"
+    add("--rewriter-url", metavar="URL", help=url)
+    name = (
+        "a language model for prompt rewriting on this machine: a Hub id or a folder; with --rewriter-url its name on the server"
+    )
+    add("--rewriter-model", metavar="ID", help=name)
+    add("--rewriter", metavar="COMMAND", help="your own program for prompt rewriting; see docs/operating.md")
+    what = (
         "where to send a notification when one of your videos ends: mail, chat or a webhook, as an Apprise URL; repeat for more"
     )
-    serve.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
+    add("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=what)
     webhooks = "hosts to which programs with a key may have the end of their videos reported, separated by commas; * for every "
     webhooks += "public host by https (off)"
-    serve.add_argument("--webhooks", type=_parse_hosts, default=(), metavar="HOST,...", help=webhooks)
+    add("--webhooks", type=_parse_hosts, default=(), metavar="HOST,...", help=webhooks)
     workers = "videos generated at the same time, each with a copy of the model and a share of the machine"
-    serve.add_argument("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
+    add("--workers", type=int, default=1, metavar="N", help=f"{workers} (%(default)s)")
     _add_hosts(serve)
     cluster = "generate videos on the nodes of a Ray cluster: HOST:PORT of its head, or auto; see docs/scale.md"
-    serve.add_argument("--cluster", metavar="ADDRESS", help=cluster)
+    add("--cluster", metavar="ADDRESS", help=cluster)
     days = "delete videos this many days after their end, except starred videos (off)"
-    serve.add_argument("--keep-days", type=_parse_positive, metavar="N", help=days)
+    add("--keep-days", type=_parse_positive, metavar="N", help=days)
     gigabytes = "delete the oldest videos while all videos take more GB, except starred videos (off)"
-    serve.add_argument("--keep-gb", type=_parse_positive, metavar="N", help=gigabytes)
+    add("--keep-gb", type=_parse_positive, metavar="N", help=gigabytes)
     resident = "GB of unused models to keep on the devices and in host memory; 0 for none (as much as fits)"
-    serve.add_argument("--resident-gb", type=_parse_memory_limits, metavar="CHIPS,HOST", help=resident)
-    serve.add_argument(
-        "--open", dest="is_open", action="store_true", help="need no password, even if other machines can reach the studio"
-    )
+    add("--resident-gb", type=_parse_memory_limits, metavar="CHIPS,HOST", help=resident)
+    add("--open", dest="is_open", action="store_true", help="need no password, even if other machines can reach the studio")
     _add_common(serve)
     _add_profile(serve)
 
 
-def _add_rewriter(serve: argparse.ArgumentParser) -> None:
-    url = "URL of a server with OpenAI's chat completions, for prompt rewriting (key: STUDIO_REWRITER_KEY); see docs/operating.md"
-    serve.add_argument("--rewriter-url", metavar="URL", help=url)
-    model = (
-        "a language model for prompt rewriting on this machine: a Hub id or a folder; with --rewriter-url its name on the server"
-    )
-    serve.add_argument("--rewriter-model", metavar="ID", help=model)
-    serve.add_argument("--rewriter", metavar="COMMAND", help="your own program for prompt rewriting; see docs/operating.md")
-
-
-def _add_generate(commands: argparse._SubParsersAction) -> None:
+def _add_video_commands(commands: argparse._SubParsersAction) -> None:
     generate = commands.add_parser("generate", help="generate one video, then exit")
     add_settings(generate, "encode", "denoise", required=("preset",))
     _add_result(generate)
@@ -151,28 +143,23 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     _add_common(generate)
     _add_profile(generate)
 
-
-def _add_live(commands: argparse._SubParsersAction) -> None:
     about = "generate a video block by block, with prompts and actions that change during the video"
     live = commands.add_parser("live", help=about)
-    live.add_argument("--preset", required=True, metavar="NAME", help="a live preset of `app.py presets list`")
-    live.add_argument("--prompt", metavar="TEXT", help="what the video shows at its start, for presets with prompts")
-    live.add_argument("--image", metavar="FILE", help="the first frame, for presets with a first frame")
+    add = live.add_argument
+    add("--preset", required=True, metavar="NAME", help="a live preset of `app.py presets list`")
+    add("--prompt", metavar="TEXT", help="what the video shows at its start, for presets with prompts")
+    add("--image", metavar="FILE", help="the first frame, for presets with a first frame")
     actions = 'actions with their number of blocks, such as "right*8,up*8"; "stay" follows; "forward+left" combines two actions'
-    live.add_argument("--actions", default="", metavar="ACTION*N,...", help=actions)
+    add("--actions", default="", metavar="ACTION*N,...", help=actions)
     prompts = "the prompt from block N on; repeat the option for more"
-    live.add_argument("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)
-    live.add_argument(
-        "--seconds", type=_parse_positive, required=True, metavar="N", help="the length in seconds, rounded up to whole blocks"
-    )
-    live.add_argument("--seed", type=int, metavar="N", help="same seed and settings, same video (random)")
+    add("--prompts", action="append", default=[], metavar="N:TEXT", help=prompts)
+    add("--seconds", type=_parse_positive, required=True, metavar="N", help="the length in seconds, rounded up to whole blocks")
+    add("--seed", type=int, metavar="N", help="same seed and settings, same video (random)")
     add_setting(live, SETTINGS["loras"])
     add_setting(live, SETTINGS["quantize"])
     _add_result(live)
     _add_common(live)
 
-
-def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     about = "generate a video of several shots; each continues from the last frames of the previous shot"
     storyboard = commands.add_parser("storyboard", help=about)
     file = "TOML: preset, size, steps and other settings of `generate`, then [[shots]] with prompt, seconds or frames, and seed."
@@ -180,28 +167,24 @@ def _add_storyboard(commands: argparse._SubParsersAction) -> None:
     file += " [[figures]] has name and image of each character."
     storyboard.add_argument("file", metavar="FILE.toml", help=file)
     about = "a character's image, shown in shots whose prompts contain the name, for presets with control; repeat for more"
-    storyboard.add_argument(
-        "--figure", dest="figures", type=parse_character, action="append", default=[], metavar="NAME:FILE", help=about
-    )
+    add = storyboard.add_argument
+    add("--figure", dest="figures", type=parse_character, action="append", default=[], metavar="NAME:FILE", help=about)
     again = "the job of an earlier storyboard in the data folder; its shots before --from-shot are kept"
-    storyboard.add_argument("--again", metavar="JOB", help=again)
-    storyboard.add_argument("--from-shot", type=int, metavar="N", help="the first regenerated shot, from 1")
+    add("--again", metavar="JOB", help=again)
+    add("--from-shot", type=int, metavar="N", help="the first regenerated shot, from 1")
     _add_result(storyboard)
     storyboard.set_defaults(loras=[])
     _add_common(storyboard)
 
-
-def _add_cut(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("cut", help="cut finished videos into one, with fades and a soundtrack; loads no model")
-    file = (
+    cut = commands.add_parser("cut", help="cut finished videos into one, with fades and a soundtrack; loads no model")
+    about = (
         "TOML or JSON: [[shots]] with video, trim and fade, and track, track_start, track_fade, track_volume, width, height, fps"
     )
-    command.add_argument("file", metavar="FILE.toml", help=file)
-    _add_result(command)
+    cut.add_argument("file", metavar="FILE.toml", help=about)
+    _add_result(cut)
 
 
-def _add_stages(commands: argparse._SubParsersAction) -> None:
-    """Add the commands `encode`, `denoise` and `decode`. Their results are files in the folder of `--run`."""
+def _add_stage_commands(commands: argparse._SubParsersAction) -> None:
     encode = commands.add_parser("encode", help="a video's first stage: encode the prompt and the images")
     denoise = commands.add_parser("denoise", help="a video's second stage: denoise the latents; a stopped run continues")
     decode = commands.add_parser("decode", help="a video's third stage: decode the latents to an mp4")
@@ -213,8 +196,6 @@ def _add_stages(commands: argparse._SubParsersAction) -> None:
     for stage in (encode, denoise, decode):
         _add_common(stage)
 
-
-def _add_measure_cache(commands: argparse._SubParsersAction) -> None:
     about = "generate one video of a model to measure how its steps differ, which --mag-cache needs"
     measure = commands.add_parser("measure-cache", help=about)
     measure.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
@@ -222,6 +203,116 @@ def _add_measure_cache(commands: argparse._SubParsersAction) -> None:
         add_setting(measure, SETTINGS[name])
     measure.add_argument("--output", type=Path, metavar="FILE.json", help="file for the result (in the data folder)")
     _add_common(measure)
+
+
+def _add_model_commands(commands: argparse._SubParsersAction) -> None:
+    presets = commands.add_parser("presets", help="list the presets, or show one preset")
+    actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
+    listing = actions.add_parser("list", help="one line per preset")
+    showing = actions.add_parser("show", help="all settings of a preset, an example command, and the files of its bases")
+    showing.add_argument("name", metavar="NAME")
+    for parser in (listing, showing):
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    about = "compile a preset for a TPU without a TPU, and report its memory and predicted time"
+    check = commands.add_parser("check-tpu", help=about)
+    level = "the level of progressive resolution, 1 to 4"
+    check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="the slice, such as v6e:2x4")
+    check.add_argument("--progressive", type=int, metavar="LEVEL", help=level)
+    check.add_argument("--json", metavar="FILE", help="also write the report to this file")
+    check.add_argument("--instant", action="store_true", help="compile the preset's instant draft instead of its video")
+
+    parser = commands.add_parser("models", help="list, download or verify checkpoints")
+    actions = parser.add_subparsers(dest="action", metavar="list|download|verify", required=True)
+    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are on this machine")
+    listing.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with your LoRAs (data in this project)")
+    download = actions.add_parser("download", help="download a checkpoint, or its missing files")
+    download.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or OWNER/NAME:FILE for a LoRA")
+    verify = actions.add_parser("verify", help="check that a checkpoint's files are complete")
+    verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
+    for action in (listing, verify):
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+    about = "compile a preset's programs to files, which the studio loads instead of compiling"
+    precompile = commands.add_parser("precompile", help=about)
+    precompile.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
+    precompile.add_argument("--output", required=True, metavar="DIR", help="folder for the files")
+    precompile.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice on another machine, such as v6e:2x4 (this machine)")
+    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
+        precompile.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's value)")
+    precompile.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{level}; all levels use the same programs")
+    instant = "also compile the preset's instant drafts, so that the first draft need not wait for a compilation"
+    precompile.add_argument("--instant", action="store_true", help=instant)
+    precompile.add_argument("--json", action="store_true", help="print the list of files as one JSON object")
+
+    for parser in (check, precompile):
+        parser.add_argument("--mag-cache", type=float, metavar="X", help="for videos with this --mag-cache (0)")
+        parser.add_argument("--sparse", type=float, metavar="LEVEL", help="for videos with this --sparse (0)")
+        formats = SETTINGS["quantize"].choices
+        parser.add_argument("--quantize", choices=formats, help="for videos with this --quantize (the preset's value)")
+        _add_mesh(parser)
+
+
+def _add_operator_commands(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("keys", help="create, list or revoke keys for programs")
+    actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
+    create = actions.add_parser("create", help="create a key and show it once")
+    create.add_argument("name", metavar="NAME", help="your name for the program")
+    limit = "number of videos that may be queued, 1 to 100 (%(default)s)"
+    create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
+    notify = "where to send a notification when one of the key's videos ends, as an Apprise URL; repeat for more"
+    create.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
+    listing = actions.add_parser("list", help="list names, dates and limits, without the keys")
+    revoke = actions.add_parser("revoke", help="revoke a key immediately")
+    revoke.add_argument("name", metavar="NAME", help="a name of `app.py keys list`")
+    for action in (create, listing):
+        action.add_argument("--json", action="store_true", help="print JSON")
+    for action in (create, listing, revoke):
+        action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
+
+    about = "check the machine, its devices and a preset, and show how to fix faults"
+    command = commands.add_parser("doctor", help=about)
+    command.add_argument("--preset", metavar="NAME", help="the preset to check, one of `app.py presets list` (the demo model)")
+    command.add_argument("--quick", action="store_true", help="only list the devices: try no kernel and no denoising step")
+    command.add_argument("--json", metavar="FILE", help="also write the findings to this file, for a bug report")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the jobs (data in this project)")
+
+
+def _add_file_commands(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("export", help="write a video as webm, gif, animated webp, or its frames in a zip")
+    command.add_argument("file", metavar="FILE", help="the video")
+    command.add_argument("--format", required=True, choices=FORMATS, help="webm, gif, webp, or png for a zip of its frames")
+    command.add_argument("--max-mb", type=_parse_positive, metavar="N", help="largest size of a gif or webp, in megabytes")
+    command.add_argument("--output", metavar="FILE", help="where to put it (beside the video)")
+    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
+
+    command = commands.add_parser("smooth", help="increase a video's frames per second by motion compensation")
+    command.add_argument("file", metavar="FILE", help="the video")
+    command.add_argument("--fps", type=int, required=True, metavar="N", help="frames per second, such as 24, 30, 48 or 60")
+    command.add_argument("--output", metavar="FILE", help="file for the mp4 (next to the video)")
+    command.add_argument("--json", action="store_true", help="print the facts of the file as one JSON object")
+
+    command = commands.add_parser("upscale", help="enlarge a video with an upscaler model")
+    command.add_argument("file", metavar="FILE", nargs="?", help="a video of the studio or any clip (mp4, webm, mov, gif)")
+    command.add_argument("--scale", dest="upscale", type=int, choices=SCALES, default=SCALES[0], help="factor (%(default)s)")
+    name = "a name of --list, a .safetensors or .pth file (docs/models.md), or owner/repository:FILE on the Hub (animevideov3)"
+    command.add_argument("--model", dest="upscaler", default="", metavar="NAME", help=name)
+    command.add_argument("--list", dest="is_list", action="store_true", help="list the installed upscalers, then exit")
+    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of jobs and upscalers (data in this project)")
+    command.add_argument("--executables", type=Path, help=argparse.SUPPRESS)
+    _add_result(command)
+    command.set_defaults(model=None, transformer=[], loras=[], **dict.fromkeys(AXES))
+
+    about = "run a part of a multihost worker, on each host of a slice except the first"
+    command = commands.add_parser("member", help=about)
+    add = command.add_argument
+    where = f"the first host, where `serve --hosts N` runs (the default port is {HOSTS_PORT})"
+    add("--coordinator", type=_parse_address, required=True, metavar="HOST:PORT", help=where)
+    number = "this host's number, from 1; on a TPU slice its worker number (the first host is worker 0)"
+    add("--process-id", type=int, required=True, metavar="I", help=number)
+    add("--num-processes", type=_parse_count, required=True, metavar="N", help="number of all hosts, including the first")
+    add("--data-dir", type=Path, metavar="DIR", help="folder of this host's log and LoRAs (data in this project)")
 
 
 def _add_result(parser: argparse.ArgumentParser) -> None:
@@ -243,147 +334,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     traces = "folder for traces of each video's steps and decoder, for TensorBoard and XProf"
     parser.add_argument("--profile", type=Path, metavar="DIR", help=traces)
-    parser.add_argument(
-        "--profile-steps",
-        type=_parse_step_range,
-        default="3-5",
-        metavar="A-B",
-        help="the denoising steps to trace (%(default)s)",
-    )
-
-
-def _add_presets(commands: argparse._SubParsersAction) -> None:
-    presets = commands.add_parser("presets", help="list the presets, or show one preset")
-    actions = presets.add_subparsers(dest="action", metavar="list|show", required=True)
-    listing = actions.add_parser("list", help="one line per preset")
-    showing = actions.add_parser("show", help="all settings of a preset, an example command, and the files of its bases")
-    showing.add_argument("name", metavar="NAME")
-    for parser in (listing, showing):
-        parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_models(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("models", help="list, download or verify checkpoints")
-    actions = parser.add_subparsers(dest="action", metavar="list|download|verify", required=True)
-    listing = actions.add_parser("list", help="the presets' models and LoRAs, and which are on this machine")
-    listing.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with your LoRAs (data in this project)")
-    download = actions.add_parser("download", help="download a checkpoint, or its missing files")
-    download.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or OWNER/NAME:FILE for a LoRA")
-    verify = actions.add_parser("verify", help="check that a checkpoint's files are complete")
-    verify.add_argument("id", metavar="ID", help="a preset's name, OWNER/NAME, or a folder")
-    for action in (listing, verify):
-        action.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_keys(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("keys", help="create, list or revoke keys for programs")
-    actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
-    create = actions.add_parser("create", help="create a key and show it once")
-    create.add_argument("name", metavar="NAME", help="your name for the program")
-    limit = "number of videos that may be queued, 1 to 100 (%(default)s)"
-    create.add_argument("--limit", type=int, default=USUAL_LIMIT, metavar="N", help=limit)
-    notify = "where to send a notification when one of the key's videos ends, as an Apprise URL; repeat for more"
-    create.add_argument("--notify", action="append", type=_parse_notification_url, default=[], metavar="URL", help=notify)
-    listing = actions.add_parser("list", help="list names, dates and limits, without the keys")
-    revoke = actions.add_parser("revoke", help="revoke a key immediately")
-    revoke.add_argument("name", metavar="NAME", help="a name of `app.py keys list`")
-    for action in (create, listing):
-        action.add_argument("--json", action="store_true", help="print JSON")
-    for action in (create, listing, revoke):
-        action.add_argument("--data-dir", type=Path, metavar="DIR", help="the server's data folder (data in this project)")
-
-
-_PROGRESSIVE = "the level of progressive resolution, 1 to 4"
-
-
-def _add_check_tpu(commands: argparse._SubParsersAction) -> None:
-    check = commands.add_parser(
-        "check-tpu", help="compile a preset for a TPU without a TPU, and report its memory and predicted time"
-    )
-    check.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
-    check.add_argument("--topology", required=True, metavar="CHIP:SHAPE", help="the slice, such as v6e:2x4")
-    check.add_argument("--progressive", type=int, metavar="LEVEL", help=_PROGRESSIVE)
-    check.add_argument("--json", metavar="FILE", help="also write the report to this file")
-    check.add_argument("--instant", action="store_true", help="compile the preset's instant draft instead of its video")
-    _add_speed_options(check)
-    _add_mesh(check)
-
-
-def _add_precompile(commands: argparse._SubParsersAction) -> None:
-    about = "compile a preset's programs to files, which the studio loads instead of compiling"
-    command = commands.add_parser("precompile", help=about)
-    command.add_argument("--preset", required=True, metavar="NAME", help="one of `app.py presets list`")
-    command.add_argument("--output", required=True, metavar="DIR", help="folder for the files")
-    command.add_argument("--topology", metavar="CHIP:SHAPE", help="a slice on another machine, such as v6e:2x4 (this machine)")
-    for name, what in (("width", "pixels"), ("height", "pixels"), ("frames", "number of frames, 4n+1")):
-        command.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (the preset's value)")
-    command.add_argument("--progressive", type=int, metavar="LEVEL", help=f"{_PROGRESSIVE}; all levels use the same programs")
-    instant = "also compile the preset's instant drafts, so that the first draft need not wait for a compilation"
-    command.add_argument("--instant", action="store_true", help=instant)
-    command.add_argument("--json", action="store_true", help="print the list of files as one JSON object")
-    _add_speed_options(command)
-    _add_mesh(command)
-
-
-def _add_speed_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mag-cache", type=float, metavar="X", help="for videos with this --mag-cache (0)")
-    parser.add_argument("--sparse", type=float, metavar="LEVEL", help="for videos with this --sparse (0)")
-    formats = SETTINGS["quantize"].choices
-    parser.add_argument("--quantize", choices=formats, help="for videos with this --quantize (the preset's value)")
-
-
-def _add_export(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("export", help="write a video as webm, gif, animated webp, or its frames in a zip")
-    command.add_argument("file", metavar="FILE", help="the video")
-    command.add_argument("--format", required=True, choices=FORMATS, help="webm, gif, webp, or png for a zip of its frames")
-    command.add_argument("--max-mb", type=_parse_positive, metavar="N", help="largest size of a gif or webp, in megabytes")
-    command.add_argument("--output", metavar="FILE", help="where to put it (beside the video)")
-    command.add_argument("--json", action="store_true", help="print what was written as one JSON object")
-
-
-def _add_smooth(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("smooth", help="increase a video's frames per second by motion compensation")
-    command.add_argument("file", metavar="FILE", help="the video")
-    command.add_argument("--fps", type=int, required=True, metavar="N", help="frames per second, such as 24, 30, 48 or 60")
-    command.add_argument("--output", metavar="FILE", help="file for the mp4 (next to the video)")
-    command.add_argument("--json", action="store_true", help="print the facts of the file as one JSON object")
-
-
-def _add_upscale(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("upscale", help="enlarge a video with an upscaler model")
-    command.add_argument("file", metavar="FILE", nargs="?", help="a video of the studio or any clip (mp4, webm, mov, gif)")
-    command.add_argument("--scale", dest="upscale", type=int, choices=SCALES, default=SCALES[0], help="factor (%(default)s)")
-    name = "a name of --list, a .safetensors or .pth file (docs/models.md), or owner/repository:FILE on the Hub (animevideov3)"
-    command.add_argument("--model", dest="upscaler", default="", metavar="NAME", help=name)
-    command.add_argument("--list", dest="is_list", action="store_true", help="list the installed upscalers, then exit")
-    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of jobs and upscalers (data in this project)")
-    command.add_argument("--executables", type=Path, help=argparse.SUPPRESS)
-    _add_result(command)
-    command.set_defaults(model=None, transformer=[], loras=[], **dict.fromkeys(AXES))
-
-
-def _add_doctor(commands: argparse._SubParsersAction) -> None:
-    about = "check the machine, its devices and a preset, and show how to fix faults"
-    command = commands.add_parser("doctor", help=about)
-    command.add_argument("--preset", metavar="NAME", help="the preset to check, one of `app.py presets list` (the demo model)")
-    command.add_argument("--quick", action="store_true", help="only list the devices: try no kernel and no denoising step")
-    command.add_argument("--json", metavar="FILE", help="also write the findings to this file, for a bug report")
-    command.add_argument("--data-dir", type=Path, metavar="DIR", help="folder of the jobs (data in this project)")
-
-
-def _add_member(commands: argparse._SubParsersAction) -> None:
-    about = "run a part of a multihost worker, on each host of a slice except the first"
-    command = commands.add_parser("member", help=about)
-    where = f"the first host, where `serve --hosts N` runs (the default port is {HOSTS_PORT})"
-    command.add_argument("--coordinator", type=_parse_address, required=True, metavar="HOST:PORT", help=where)
-    number = "this host's number, from 1; on a TPU slice its worker number (the first host is worker 0)"
-    command.add_argument("--process-id", type=int, required=True, metavar="I", help=number)
-    command.add_argument(
-        "--num-processes", type=_parse_count, required=True, metavar="N", help="number of all hosts, including the first"
-    )
-    command.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="folder of this host's log and LoRAs (data in this project)"
-    )
+    steps = "the denoising steps to trace (%(default)s)"
+    parser.add_argument("--profile-steps", type=_parse_step_range, default="3-5", metavar="A-B", help=steps)
 
 
 def _add_hosts(parser: argparse.ArgumentParser) -> None:

@@ -27,9 +27,8 @@ def cut(arguments: argparse.Namespace) -> None:
     film = read_cut_list(file)
     if output in film.clips:
         raise OutputError(f"output={str(output)!r}", "is one of the input videos", "choose another file")
-    clips = [
-        {"video": clip.name, "from": piece.first, "to": piece.end} for clip, piece in zip(film.clips, film.pieces, strict=True)
-    ]
+    shots = zip(film.clips, film.pieces, strict=True)
+    clips = [{"video": clip.name, "from": piece.first, "to": piece.end} for clip, piece in shots]
     made = write_film(film, output, json.dumps({"cut": clips}))
     report = {"path": str(output), "width": film.size[0], "height": film.size[1], "fps": film.fps} | made
     words = f"{output}: {made['num_frames']} frames of {len(clips)} shots, {film.seconds:.2f} s"
@@ -37,11 +36,7 @@ def cut(arguments: argparse.Namespace) -> None:
 
 
 def read_cut_list(path: Path) -> Film:
-    """Read the shots and the soundtrack from a TOML file, or from JSON if its name ends in .json.
-
-    Paths in the file are relative to the file's folder. A missing size or frame rate is taken from the first video.
-    Raises: RequestError, ClipError.
-    """
+    """Read the shots and the soundtrack. A missing size or frame rate is taken from the first video. Raises: RequestError."""
     data = read_table(path)
     rows = data.pop("shots", None)
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_SHOTS or not all(isinstance(row, dict) for row in rows):
@@ -54,37 +49,36 @@ def read_cut_list(path: Path) -> Film:
     clips = [Path(path_beside(path, row["video"])) for row in rows]
     facts = read_clip_facts(clips[0])
     usual = {"width": facts.width, "height": facts.height, "fps": max(1, round(facts.nominal_fps))}
-    width, height, fps = (_check_integer(data.get(name, usual[name]), name) for name in _NUMBERS)
+    sizes = usual | {name: data[name] for name in _NUMBERS if name in data}
+    for name, value in sizes.items():
+        most = MOST_FPS if name == "fps" else MOST_SIDE
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise RequestError(f"{name}={shorten(value, 40)}", f"must be a whole number from 1 to {most}", "leave it out")
+    width, height, fps = (sizes[name] for name in _NUMBERS)
     pieces = tuple(_shot_piece(row, number, clip, fps) for number, (row, clip) in enumerate(zip(rows, clips, strict=True), 1))
-    return Film(clips=tuple(clips), pieces=pieces, fps=fps, size=(width, height), track=_soundtrack(data, path))
+    given, track = {name.removeprefix("track_"): data[name] for name in TRACK if name in data}, None
+    if "track" in given:
+        sound = given.pop("track")
+        if not isinstance(sound, str):
+            raise RequestError(f"track={shorten(sound, 40)}", "must be the path of an audio file", "correct it")
+        numbers = {name: _check_number(value, f"track_{name}=") for name, value in given.items()}
+        track = Track(path=path_beside(path, sound), **numbers)
+    elif given:
+        raise RequestError(f"{path.name} has settings of a track", "but no track", "add track")
+    return Film(clips=tuple(clips), pieces=pieces, fps=fps, size=(width, height), track=track)
 
 
 def _shot_piece(row: dict[str, object], number: int, clip: Path, fps: int) -> Piece:
     what, trim, fade = f"shot {number}", row.get("trim"), _check_number(row.get("fade", 0.0), f"shot {number} has fade=")
     if trim is None:
-        return Piece(first=0, end=max_frames_within(read_clip_facts(clip).seconds, fps), fade=_fade_frames(fade, fps, what))
+        end = max_frames_within(read_clip_facts(clip).seconds, fps)
+        check_times(None, fade, what)
+        return Piece(first=0, end=end, fade=round(fade * fps))
     if not isinstance(trim, list) or len(trim) != 2:
         raise RequestError(f"{what} has trim={shorten(trim, 40)}, which", "must be two times in seconds", "for example [0, 3]")
     start, end = (_check_number(time, f"{what} has a time ") for time in trim)
     check_times((start, end), fade, what)
-    return Piece(first=round(start * fps), end=round(end * fps), fade=_fade_frames(fade, fps, what))
-
-
-def _fade_frames(fade: float, fps: int, what: str) -> int:
-    check_times(None, fade, what)
-    return round(fade * fps)
-
-
-def _soundtrack(data: dict[str, object], path: Path) -> Track | None:
-    given = {name.removeprefix("track_"): data[name] for name in TRACK if name in data}
-    if "track" not in given:
-        if given:
-            raise RequestError(f"{path.name} has settings of a track", "but no track", "add track")
-        return None
-    sound = given.pop("track")
-    if not isinstance(sound, str):
-        raise RequestError(f"track={shorten(sound, 40)}", "must be the path of an audio file", "correct it")
-    return Track(path=path_beside(path, sound), **{name: _check_number(value, f"track_{name}=") for name, value in given.items()})
+    return Piece(first=round(start * fps), end=round(end * fps), fade=round(fade * fps))
 
 
 def _check_names(given: dict[str, object], known: tuple[str, ...], what: str) -> None:
@@ -97,10 +91,3 @@ def _check_number(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"{what}{shorten(value, 40)}, which", "must be a number", "correct it")
     return float(value)
-
-
-def _check_integer(value: object, name: str) -> int:
-    most = MOST_FPS if name == "fps" else MOST_SIDE
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise RequestError(f"{name}={shorten(value, 40)}", f"must be a whole number from 1 to {most}", "leave it out")
-    return value

@@ -1,11 +1,11 @@
 """The command `doctor`: check the machine, its devices and the model, and print each finding with its fix.
 
-`--json` also writes the findings for a bug report. jax runs in a separate process (`backend.cli.doctor_run`), because it reserves
-the chips and may crash.
+jax runs in a separate process (`backend.cli.doctor_run`), because it reserves the chips and may crash.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -13,23 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.catalog.compatibility import (
-    denoising_seconds,
-    find_faster_preset,
-    fitting_presets,
-    is_estimate,
-    recommend_preset,
-)
-from backend.cli.machine_checks import machine_checks, machine_facts, weights_check
+from backend.catalog.compatibility import denoising_seconds, find_faster_preset, fitting_presets, is_estimate, recommend_preset
+from backend.cli.machine_checks import machine_checks, weights_check
 from backend.cli.module_process import EndedProcess, run_in_process
 from backend.errors import OutputError, one_line
 from backend.schemas.check import Check, worst_state
 from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
-from backend.settings import compiler_environment, from_environment, hub_address
+from backend.settings import from_environment, hub_address
 from backend.workers.unused_accelerator import Surroundings, explain_error, explain_unused
 from presets import Preset, list_presets
-from presets.needs import SliceNeed
 
 # The separate process is killed after this time without a message. One program of a 14B model compiles in 30 to 170 s
 # (docs/performance.md). If the other hosts of a slice do not start, jax waits forever.
@@ -44,20 +37,41 @@ VERDICTS = {
 def doctor(arguments: argparse.Namespace) -> bool:
     """Print each finding, and write the findings to --json FILE if given. Return whether no fault was found.
 
-    Raises: RequestError for an unknown preset, OutputError for a FILE that cannot be written.
+    Raises: RequestError, OutputError.
     """
     preset = list_presets()[0] if arguments.preset is None else find_preset(arguments.preset)
-    target = None if arguments.json is None else _check_writable(Path(arguments.json))
+    target = None if arguments.json is None else Path(arguments.json)
+    if target is not None:
+        try:
+            target.touch()
+        except OSError as error:
+            raise OutputError(f"json={str(target)!r}", f"must be writable ({error.strerror})", "check the path") from None
     started, here = time.monotonic(), Surroundings.of_this_process()
     findings = Findings(here=here)
     for check in machine_checks(from_environment(arguments.data_dir), here, preset, (hub_address(), _hub_cache())):
         findings.add(check)
-    findings.examine(preset.name, compiler_environment(), is_quick=arguments.quick)
+    findings.examine(preset.name, None, is_quick=arguments.quick)
     verdict = worst_state(findings.checks)
     sys.stdout.write(f"{VERDICTS[verdict]}\n")
     if target is not None:
-        facts = {"preset": preset.name, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
-        target.write_text(json.dumps({**facts, **findings.to_json()}, indent=2) + "\n", "utf-8")
+        facts = {
+            "preset": preset.name,
+            "verdict": verdict,
+            "seconds": round(time.monotonic() - started, 1),
+            "machine": {
+                "python": sys.version.split()[0],
+                "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
+                "cores": os.cpu_count(),
+                "accelerators": [str(one) for one in here.accelerators],
+                "platforms": list(here.platforms),
+                "versions": dict(here.versions),
+            },
+            "devices": [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in findings.devices],
+            "refusal": findings.refusal,
+            "recommended": findings.recommended,
+            "checks": [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in findings.checks],
+        }
+        target.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     return verdict != "fault"
 
 
@@ -73,36 +87,25 @@ class Findings:
     current_work: str = "starting"
 
     def add(self, check: Check) -> None:
-        """Store and print a check."""
         self.checks.append(check)
         sys.stdout.write(f"{check}\n")
         sys.stdout.flush()
 
     def examine(
-        self, preset: str, environment: Mapping[str, str], silent_seconds: float = SILENT_SECONDS, *, is_quick: bool = False
+        self,
+        preset: str,
+        environment: Mapping[str, str] | None,
+        silent_seconds: float = SILENT_SECONDS,
+        *,
+        is_quick: bool = False,
     ) -> None:
-        """Run `backend.cli.doctor_run` in a separate process, and add its findings.
-
-        With `is_quick`, the process lists jax's devices but tries no kernel, compile option or denoising step.
-        """
+        """Run `backend.cli.doctor_run` in a separate process, and add its findings."""
         words = ["--preset", preset, *(["--quick"] if is_quick else [])]
-        ended = run_in_process("backend.cli.doctor_run", words, dict(environment), self._receive, silent_seconds)
+        ended = run_in_process("backend.cli.doctor_run", words, environment, self._receive, silent_seconds)
         if self.refusal or not self.devices:
             self.add(refused_devices_check(self.here, self.refusal or ended.errors, ended))
         elif ended.report is None:
             self.add(interrupted_check(self.current_work, ended, silent_seconds))
-
-    def to_json(self) -> dict[str, object]:
-        """Return the machine, its devices and the checks as JSON values."""
-        devices = [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices]
-        checks = [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in self.checks]
-        return {
-            "machine": machine_facts(self.here),
-            "devices": devices,
-            "refusal": self.refusal,
-            "recommended": self.recommended,
-            "checks": checks,
-        }
 
     def _receive(self, message: dict[str, Any]) -> None:
         if "progress" in message:
@@ -138,8 +141,8 @@ def devices_check(here: Surroundings, devices: list[Device]) -> Check:
 def recommended_check(devices: list[Device], cache: Path, *, is_online: bool = True) -> tuple[Preset, Check]:
     """Return the best preset for the devices, and a check that describes it.
 
-    The weights of the preset must be on this machine, or the Hub must be reachable and the disk with the Hub's cache must have
-    space for them. If this excludes a better preset, the check is a warning that names the better preset.
+    The weights of the preset must be on this machine, or the Hub reachable and its cache large enough. If this excludes a better
+    preset, the check is a warning.
     """
 
     def can_use(preset: Preset) -> bool:
@@ -151,8 +154,10 @@ def recommended_check(devices: list[Device], cache: Path, *, is_online: bool = T
     found, state, fix = f"{preset.name}, the demo model", "ok", ""
     if need is not None:
         weights = weights_check(preset, cache)
-        found = f"{preset.name}, {_describe_need(preset, need, devices)}; {weights.found}"
-        fix = weights.fix
+        source = f"(estimated from {need.slice})" if is_estimate(need, devices) else f"on {need.slice}"
+        seconds = _format_seconds(denoising_seconds(preset, need))
+        found = f"{preset.name}, predicted to need {need.gib:g} GiB of each device and {seconds} of denoising per video {source}"
+        found, fix = f"{found}; {weights.found}", weights.fix
         if faster := find_faster_preset(preset, fitting):
             found += f"; faster: {faster[0].name}, {_format_seconds(denoising_seconds(*faster))} of denoising"
     elif best_need is None:
@@ -162,12 +167,6 @@ def recommended_check(devices: list[Device], cache: Path, *, is_online: bool = T
         found += f"; {best.name} would fit these devices, but {weights.found}{'' if is_online else '; the Hub is not reached'}"
         fix = weights.fix
     return preset, Check(name="best preset", state=state, found=found, fix=fix)
-
-
-def _describe_need(preset: Preset, need: SliceNeed, devices: list[Device]) -> str:
-    source = f"(estimated from {need.slice})" if is_estimate(need, devices) else f"on {need.slice}"
-    seconds = _format_seconds(denoising_seconds(preset, need))
-    return f"predicted to need {need.gib:g} GiB of each device and {seconds} of denoising per video {source}"
 
 
 def _format_seconds(seconds: float) -> str:
@@ -187,7 +186,6 @@ def refused_devices_check(here: Surroundings, error: str, ended: EndedProcess) -
 
 
 def interrupted_check(current_work: str, ended: EndedProcess, silent_seconds: float) -> Check:
-    """Report that the separate process ended before its last check."""
     how = f"sent no message for {silent_seconds:.0f} s" if ended.was_silent else f"ended with {ended.code}: {ended.last_error}"
     fix = "attach the JSON of `python app.py doctor --json FILE` to a bug report"
     return Check(name="trial", state="fault", found=f"while {current_work}, the process {how}", fix=fix)
@@ -197,12 +195,3 @@ def _hub_cache() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
-
-
-def _check_writable(path: Path) -> Path:
-    """Check that the file can be written, and return it. Raises: OutputError."""
-    try:
-        path.touch()
-    except OSError as error:
-        raise OutputError(f"json={str(path)!r}", f"must be writable ({error.strerror})", "check the path") from None
-    return path

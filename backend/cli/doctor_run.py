@@ -1,11 +1,7 @@
-"""Run the checks of `doctor` that need jax. `app.py doctor` starts this module in a separate process.
+"""Run the checks of `doctor` that need jax, in a separate process of `app.py doctor`.
 
-It writes JSON lines to standard output:
-
-- {"progress": TEXT} before each check, so that a crash shows which check ran,
-- {"devices": LIST} with jax's devices, or {"refusal": TEXT} if jax finds no devices,
-- {"check": OBJECT} for each finding,
-- {"report": {}} last.
+Writes JSON lines: {"progress": TEXT} before each check, so that a crash shows which check ran, {"devices": LIST} or
+{"refusal": TEXT}, {"check": OBJECT} for each finding, and {"report": {}} last.
 """
 
 import argparse
@@ -14,7 +10,7 @@ from collections.abc import Iterable
 
 import jax
 
-from backend.cli.module_process import write_message
+from backend.child_process import write_message
 from backend.errors import one_line
 from backend.imports import hide_unused_libraries
 from backend.schemas.check import Check
@@ -41,34 +37,30 @@ def main() -> None:
         return
     write_message({"devices": [dataclasses.asdict(device) for device in devices]})
     if not arguments.quick:
-        _try_kernels()
-        _try_step(arguments.preset, devices[0].bytes_limit)
+        _try_kernels_and_step(arguments.preset, devices[0].bytes_limit)
     write_message({"report": {}})
 
 
-def _try_kernels() -> None:
+def _try_kernels_and_step(preset: str, memory: int | None) -> None:
     from backend.runtime.mesh import Layout, MeshPlan
     from backend.selftest.kernels import compile_option_checks, kernel_checks, run_checks
 
     devices = jax.devices()
     layout = Layout.create(MeshPlan(sp=len(devices)), devices)
-    _write_checks("kernel", run_checks(kernel_checks(layout.platform), "kernel"))
-    _write_checks("compile option", run_checks(compile_option_checks(layout.compiler_options, devices), "option"))
-
-
-def _try_step(name: str, memory: int | None) -> None:
-    write_message({"progress": f"one step of {name}"})
+    write_message({"progress": "trying each kernel"})
+    _write_checks(run_checks(kernel_checks(layout.platform), "kernel"))
+    write_message({"progress": "trying each compile option"})
+    _write_checks(run_checks(compile_option_checks(layout.compiler_options, devices), "option"))
+    write_message({"progress": f"one step of {preset}"})
     from backend.selftest.one_step import check_step
 
     try:
-        _write_checks("", check_step(find_preset(name), memory, lambda text: write_message({"progress": text})))
+        _write_checks(check_step(find_preset(preset), memory, lambda text: write_message({"progress": text})))
     except Exception as error:  # an unreadable checkpoint is a finding; the other checks must still run
-        _write_checks("", [Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
+        _write_checks([Check(name="one step", state="fault", found=one_line(f"{type(error).__name__}: {error}")[:400])])
 
 
-def _write_checks(kind: str, checks: Iterable[Check]) -> None:
-    if kind:
-        write_message({"progress": f"trying each {kind}"})
+def _write_checks(checks: Iterable[Check]) -> None:
     for check in checks:
         write_message({"check": dataclasses.asdict(check)})
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.cli.arguments import (
@@ -43,73 +43,48 @@ TIMED = ("load", "compile", "encode", "denoise", "decode", "total")
 def generate(
     arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine, request: GenerationRequest | None = None
 ) -> int:
-    """Generate one video and return the exit code. The arguments describe the video, unless `request` is given.
-
-    Raises: RequestError before any file is written or process started.
-    """
+    """Generate one video and return the exit code. Raises: RequestError before any file is written or process started."""
     start = time.monotonic()
     request = request or request_from_arguments(arguments)
     model, options = model_from_arguments(arguments), worker_options_from_arguments(arguments)
-    again = _regenerate_options(arguments)
+    again, first_shot = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
+    if (again is None) != (first_shot is None):
+        given, other = ("--again", "--from-shot") if first_shot is None else ("--from-shot", "--again")
+        raise RequestError(f"{given} was given", f"without {other}, which it needs", "give both")
+    shots: dict[str, Any] = {} if again is None else {"regenerated_shot": (again, first_shot)}
     open_inputs(request)
-    output, settings = check_output(arguments.output), from_environment(arguments.data_dir)
+    output = None if arguments.output is None else check_output(arguments.output)
+    settings = from_environment(arguments.data_dir)
     for lora in arguments.loras:
         check_lora(lora.source, settings.loras_dir)
-    hosts: dict[str, Any] = (
-        {"hosts": hosts_from_arguments(arguments)} if arguments.command == "generate" and arguments.hosts else {}
-    )
-    hosts |= {"start_worker": False} if needs_only_cutting(request) else {}  # cutting needs no model
+    more: dict[str, Any] = {}
+    if arguments.command == "generate" and arguments.hosts:
+        more["hosts"] = hosts_from_arguments(arguments)
+    if needs_only_cutting(request):  # cutting needs no model
+        more["start_worker"] = False
     preset = OPENING if request.finished_video else request.preset
-    engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **hosts)
+    engine = make_engine(settings.data_dir, model, preset=preset, warm_up=False, resume=False, options=options, **more)
     print_licences([model or find_preset(preset).model, *(lora.source for lora in arguments.loras)], sys.stderr)
     try:
         for lora in arguments.loras:
             adopt_lora(lora.source, settings.loras_dir)
-        job = engine.submit(request, owner="command line", may_download=True, **again)
+        job = engine.submit(request, owner="command line", may_download=True, **shots)
         final = follow_job(engine, job, Progress(sys.stderr))
         return _report_result(final, job, output, arguments, time.monotonic() - start)
     finally:
         engine.close()
 
 
-def _regenerate_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return keyword arguments of `Engine.submit` for --again and --from-shot, {} if neither option is given.
-
-    --again is the id of a storyboard's job. --from-shot is the number of the first shot to regenerate.
-    Raises: RequestError if only one of the options is given.
-    """
-    job, first = getattr(arguments, "again", None), getattr(arguments, "from_shot", None)
-    if job is None and first is None:
-        return {}
-    if job is None or first is None:
-        given, other = ("--again", "--from-shot") if first is None else ("--from-shot", "--again")
-        raise RequestError(f"{given} was given", f"without {other}, which it needs", "give both")
-    return {"regenerated_shot": (job, first)}
-
-
-@overload
-def check_output(path: str) -> Path: ...
-
-
-@overload
-def check_output(path: str | None) -> Path | None: ...
-
-
-def check_output(path: str | None) -> Path | None:
+def check_output(path: str) -> Path:
     """Check that the output can be written, and return its absolute path. Raises: OutputError."""
-    if path is None:
-        return None
     output = Path(absolute(path))
     if output.suffix.lower() != ".mp4":
         raise OutputError(f"output={path!r}", "must end in .mp4", f"for example {output.stem or 'video'}.mp4")
     if os.path.isdir(output):  # os.path.isdir accepts names of any length, Path.is_dir does not
         raise OutputError(f"output={path!r}", "must be a file, and is a folder", "add a file name to it")
     if not os.path.isdir(output.parent):
-        raise OutputError(
-            f"output={path!r}",
-            f"must be in an existing folder, and {str(output.parent)!r} is not a folder",
-            "create that folder first, or choose another",
-        )
+        rule = f"must be in an existing folder, and {str(output.parent)!r} is not a folder"
+        raise OutputError(f"output={path!r}", rule, "create that folder first, or choose another")
     try:
         tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", suffix=".part").close()
     except OSError as error:
@@ -117,7 +92,7 @@ def check_output(path: str | None) -> Path | None:
     return output
 
 
-def follow_job(engine: Engine, job: Job, progress: "Progress") -> Event:
+def follow_job(engine: Engine, job: Job, progress: Progress) -> Event:
     """Show the job's events and return the final event. Ctrl+C cancels the job, a second Ctrl+C exits without waiting."""
     try:
         for _, event in engine.event_log.follow(job.id):
@@ -136,9 +111,8 @@ def copy_video(video: Path, output: Path) -> None:
         with replace_file(output) as part:
             shutil.copyfile(video, part)
     except OSError as error:
-        raise VideoFileError(
-            f"output={str(output)!r}", f"could not be written ({error.strerror})", f"the video is at {video}"
-        ) from None
+        rule = f"could not be written ({error.strerror})"
+        raise VideoFileError(f"output={str(output)!r}", rule, f"the video is at {video}") from None
 
 
 def _report_result(final: Event, job: Job, output: Path | None, arguments: argparse.Namespace, seconds: float) -> int:
@@ -149,9 +123,7 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
                 copy_video(path, output)
             for note in result.notes:
                 sys.stderr.write(f"{note}\n")
-            summary = _summary(result, job, output or path, seconds)
-            if arguments.command == "live":
-                summary |= _live_summary(result)
+            summary = _summary(result, job, output or path, seconds, is_live=arguments.command == "live")
             shape = f"{result.width}x{result.height}, {result.num_frames} frames at {result.fps} fps"
             words = f"{summary['path']} ({shape}, seed {result.request.seed}, {seconds:.1f} s)"
             sys.stdout.write((json.dumps(summary) if arguments.json else words) + "\n")
@@ -166,9 +138,13 @@ def _report_result(final: Event, job: Job, output: Path | None, arguments: argpa
     return FAILED
 
 
-def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[str, object]:
-    """Return the values that `--json` prints. `seconds` is the duration of the whole command, printed as `total`."""
-    timed = [*TIMED[:-1], *(["upscale"] if result.request.upscale else []), TIMED[-1]]
+def _summary(result: VideoResult, job: Job, path: Path, seconds: float, *, is_live: bool) -> dict[str, object]:
+    """Return the values that `--json` prints. `seconds` is the duration of the whole command.
+
+    The values `frames_per_second` and `delay_seconds` (mean seconds per block) of `live` count denoising and decoding.
+    """
+    request = result.request
+    timed = [*TIMED[:-1], *(["upscale"] if request.upscale else []), TIMED[-1]]
     seconds_by_work = {name: round(result.seconds.get(name, 0.0), 3) for name in timed} | {"total": round(seconds, 3)}
     summary: dict[str, object] = {
         "path": str(path),
@@ -176,30 +152,21 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float) -> dict[
         "height": result.height,
         "num_frames": result.num_frames,
         "fps": result.fps,
-        "seed": result.request.seed,
+        "seed": request.seed,
         "seconds": seconds_by_work,
         "rates": {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()},
-        "preset": result.request.preset,
+        "preset": request.preset,
         "job_id": job.id,
     }
     if result.has_sound:
         sound = read_sound(path)
         channels, count = sound.samples.shape
         summary["sound"] = {"sample_rate": sound.rate, "channels": channels, "seconds": round(count / sound.rate, 3)}
+    if is_live:
+        preset = request.resolved_preset
+        spent, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
+        summary["frames_per_second"] = round(result.num_frames / spent, 3) if spent else None
+        summary["delay_seconds"] = round(spent / blocks, 3) if spent else None
+        summary["blocks"] = blocks
+        summary["actions"] = actions_by_block(request, preset)
     return summary
-
-
-def _live_summary(result: VideoResult) -> dict[str, object]:
-    """Return the values that only `live --json` prints.
-
-    `frames_per_second` and `delay_seconds` (mean seconds per block) count the time of denoising and decoding. If this time is
-    zero, both values are null. `blocks` is the number of blocks, and `actions` lists the action of each block.
-    """
-    request, preset = result.request, result.request.resolved_preset
-    seconds, blocks = result.seconds.get("denoise", 0.0) + result.seconds.get("decode", 0.0), num_blocks(request, preset)
-    return {
-        "frames_per_second": round(result.num_frames / seconds, 3) if seconds else None,
-        "delay_seconds": round(seconds / blocks, 3) if seconds else None,
-        "blocks": blocks,
-        "actions": actions_by_block(request, preset),
-    }

@@ -5,7 +5,7 @@ import json
 import sys
 from datetime import datetime
 
-from backend.engine.keys import Key, Keys
+from backend.engine.keys import Keys
 from backend.settings import from_environment
 
 
@@ -19,35 +19,24 @@ def manage_keys(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{json.dumps(facts) if arguments.json else secret}\n")
         sys.stderr.write("Keep this key: it is not shown again. Programs send it as `Authorization: Bearer KEY`\n")
         sys.stderr.write(f"The secret that signs the reports to its webhooks: {key.webhook_secret}\n")
-    elif arguments.action == "list":
-        _print_keys(keys.list_keys(), arguments.json)
-    else:
+    elif arguments.action == "revoke":
         keys.revoke(arguments.name)
-        sys.stderr.write(
-            f"The key {arguments.name} is no longer valid. The operator still sees the videos that were generated with it.\n"
-        )
-
-
-def _print_keys(keys: list[Key], as_json: bool) -> None:
-    if as_json:
-        facts = [
-            {
-                "name": key.name,
-                "created": key.created,
-                "last_used": key.used,
-                "limit": key.most_waiting,
-                "notifies": bool(key.notify),
-            }
-            for key in keys
-        ]
-        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
-        return
-    widest = max((len(key.name) for key in keys), default=0)
-    for key in keys:
-        notified = ", with notifications" if key.notify else ""
-        used = f"last used {_format_time(key.used)}" if key.used else "never used"
-        limit = f"at most {key.most_waiting} queued videos{notified}"
-        sys.stdout.write(f"{key.name:{widest}}  created {_format_time(key.created)}, {used}, {limit}\n")
+        fate = "is no longer valid. The operator still sees the videos that were generated with it."
+        sys.stderr.write(f"The key {arguments.name} {fate}\n")
+    elif arguments.json:
+        listed = []
+        for key in keys.list_keys():
+            times = {"name": key.name, "created": key.created, "last_used": key.used}
+            listed.append({**times, "limit": key.most_waiting, "notifies": bool(key.notify)})
+        sys.stdout.write(json.dumps(listed, indent=2) + "\n")
+    else:
+        listed = keys.list_keys()
+        widest = max((len(key.name) for key in listed), default=0)
+        for key in listed:
+            notified = ", with notifications" if key.notify else ""
+            used = f"last used {_format_time(key.used)}" if key.used else "never used"
+            limit = f"at most {key.most_waiting} queued videos{notified}"
+            sys.stdout.write(f"{key.name:{widest}}  created {_format_time(key.created)}, {used}, {limit}\n")
 
 
 def _format_time(seconds: float) -> str:

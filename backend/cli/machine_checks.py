@@ -1,10 +1,6 @@
-"""The checks of `doctor` that need no jax: Python, packages, memory, disk, folders, the port, the Hub.
-
-The values to check are arguments of the checks, so that tests can produce each fault.
-"""
+"""The checks of `doctor` that need no jax. The values to check are arguments, so that tests can produce each fault."""
 
 import errno
-import os
 import platform
 import re
 import shutil
@@ -12,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import httpx2
@@ -36,7 +31,6 @@ HUB_SECONDS = 4.0
 
 
 def python_check(found: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """Check that the requirements support this version of Python."""
     words, (oldest, newest) = ".".join(map(str, found)), PYTHONS
     if oldest <= found <= newest:
         return Check(name="Python", state="ok", found=words)
@@ -56,11 +50,7 @@ def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requir
 
 
 def tpu_pair_check(here: Surroundings, python: str = platform.python_version()) -> Check:
-    """Check the versions of jax, jaxlib and libtpu, if the machine has a TPU.
-
-    jax and jaxlib must have the same version. Versions that are known to fail are a fault. A libtpu other than the required
-    version is a warning.
-    """
+    """Check the versions of jax, jaxlib and libtpu, if the machine has a TPU."""
     jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"
@@ -78,7 +68,6 @@ def tpu_pair_check(here: Surroundings, python: str = platform.python_version()) 
 
 
 def memory_check(root: Path = Path("/")) -> Check:
-    """Check the free memory of the host."""
     memory = machine_memory(root)
     if memory is None:
         return Check(name="host memory", state="skipped", found="the system does not report it")
@@ -90,7 +79,6 @@ def memory_check(root: Path = Path("/")) -> Check:
 
 
 def disk_check(folder: Path, preset: Preset) -> Check:
-    """Check that the disk has space for one video of the preset."""
     needed, free = needed_bytes(example_request(preset)) + RESERVE_BYTES, shutil.disk_usage(_nearest_existing(folder)).free
     found = f"{format_gigabytes(free)} are free, a video of {preset.name} needs {format_gigabytes(needed)} while it is made"
     if free >= needed:
@@ -99,10 +87,7 @@ def disk_check(folder: Path, preset: Preset) -> Check:
 
 
 def folder_check(name: str, folder: Path, option: str) -> Check:
-    """Check that the folder can be written, or created.
-
-    `option` names the command-line option or environment variable that changes the folder.
-    """
+    """Check that the folder can be written, or created. `option` names what changes the folder."""
     place = _nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -114,7 +99,6 @@ def folder_check(name: str, folder: Path, option: str) -> Check:
 
 
 def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
-    """Check that the studio can listen on the port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -126,7 +110,6 @@ def port_check(port: int = 7860, host: str = "127.0.0.1") -> Check:
 
 
 def presets_check() -> Check:
-    """List the presets that need no download."""
     every = list_presets()
     here = [preset.name for preset in every if has_weights(preset)]
     return Check(name="presets", state="ok", found=f"{len(here)} of {len(every)} need no download: {', '.join(here) or 'none'}")
@@ -164,10 +147,7 @@ def hub_check(address: str, *, is_needed: bool) -> Check:
 
 
 def sandbox_check(module: str = "backend.media.system_calls") -> Check:
-    """Check that the sandbox can filter system calls. The filter blocks network access and access to other processes.
-
-    The check runs in a separate process, because a filter of system calls cannot be removed.
-    """
+    """Check that the sandbox can filter system calls, in a separate process, because a filter cannot be removed."""
     tried = subprocess.run([sys.executable, "-m", module], env=module_environment(), capture_output=True, check=False)
     if tried.returncode == 0:
         return Check(name="sandbox", state="ok", found="uploaded files are opened without network access")
@@ -196,18 +176,5 @@ def machine_checks(settings: Settings, here: Surroundings, preset: Preset, hub: 
     ]
 
 
-def machine_facts(here: Surroundings) -> Mapping[str, object]:
-    """Return the facts about the machine that a bug report needs in addition to the checks."""
-    return {
-        "python": sys.version.split()[0],
-        "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
-        "cores": os.cpu_count(),
-        "accelerators": [str(one) for one in here.accelerators],
-        "platforms": list(here.platforms),
-        "versions": dict(here.versions),
-    }
-
-
 def _nearest_existing(folder: Path) -> Path:
-    """Return the folder, or its nearest existing parent."""
     return next(one for one in (folder, *folder.parents) if one.exists())

@@ -1,6 +1,6 @@
-"""Run a model for `measure-cache`: `python -m backend.cli.measure_cache_run PARENT measure-cache --preset P`.
+"""Run a model for `measure-cache`: `python -m backend.cli.measure_cache_run measure-cache --preset P`.
 
-`backend.cli.stages` starts this module with the command line of `app.py`. PARENT is the process id of the starting process.
+`backend.cli.module_process` starts this module with the command line of `app.py`.
 """
 
 import argparse
@@ -11,10 +11,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 from backend.cli.arguments import absolute, model_from_arguments, worker_options_from_arguments
-from backend.cli.command_line import OK
+from backend.cli.command_line import OK, run_command
 from backend.cli.models import print_licences
 from backend.cli.progress import Progress
-from backend.cli.words import run_command
 from backend.engine.folder import open_inputs
 from backend.errors import RequestError
 from backend.pipeline.cache_calibration import NO_REUSE, disable_shortcuts, measure_ratios
@@ -40,13 +39,17 @@ THRESHOLDS = (0.06, 0.12, 0.24)  # values of --mag-cache for which the printed s
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:
-    """Measure for MagCache how much the output of the layers changes from step to step.
-
-    Write the measured ratios to a file, and print a summary.
+    """Measure for MagCache how much the output of the layers changes from step to step, and write the ratios to a file.
 
     Raises: RequestError before the model is loaded.
     """
-    request = calibration_request(arguments)
+    preset = find_preset(arguments.preset)
+    if not preset.takes_mag_cache:
+        raise RequestError(f"preset={preset.name}", "does not support --mag-cache", "choose another")
+    given = {name: getattr(arguments, name) for name in ("width", "height", "num_frames", "steps", "seed")}
+    given |= {name: absolute(getattr(arguments, name)) for name in ("image", "last_image")}
+    plain = {"step_cache": 0.0, "prompt": arguments.prompt or preset.examples[0]}
+    request = disable_shortcuts(GenerationRequest.from_preset(preset, **given, **plain, **NO_REUSE))
     open_inputs(request)
     progress = Progress(sys.stderr)
     if arguments.output:
@@ -62,45 +65,22 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
         with contextlib.closing(_measurement_steps(run)) as work:
             ratios = progress.run(work)
     progress.end()
-    write_magnitudes(_merge_ratios(read_magnitudes(path), run, ratios), path)
-    sys.stdout.write(f"{path}\n{_describe_reuse(request, ratios)}\n")
+    known, checkpoint = read_magnitudes(path), Path(run.loaded.source).name
+    what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
+    source = f"measured by app.py measure-cache, preset {request.preset}, model {checkpoint}, {what}"
+    measured = {**(known.ratios if known else {}), request.task: ratios}  # keeps the ratios of other tasks
+    base = published_magnitudes(request.resolved_preset.model) or Magnitudes(source="", ratios={})
+    write_magnitudes(base.model_copy(update={"source": source, "licence": "", "ratios": measured}), path)
+    plans = ((one, plan_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved))) for one in THRESHOLDS)
+    counts = ", ".join(f"{sum(step.reuses for step in plan)} at {one:g}" for one, plan in plans)
+    sys.stdout.write(f"{path}\nreused steps of {request.num_steps}, by --mag-cache: {counts}\n")
     return OK
-
-
-def calibration_request(arguments: argparse.Namespace) -> GenerationRequest:
-    """Return the request whose steps are measured. The default prompt is the preset's first example. Raises: RequestError."""
-    preset = find_preset(arguments.preset)
-    if not preset.takes_mag_cache:
-        raise RequestError(f"preset={preset.name}", "does not support --mag-cache", "choose another")
-    names = ("width", "height", "num_frames", "steps", "seed")
-    given = {name: getattr(arguments, name) for name in names}
-    given |= {name: absolute(getattr(arguments, name)) for name in ("image", "last_image")}
-    plain = {"step_cache": 0.0, "prompt": arguments.prompt or preset.examples[0]}
-    return disable_shortcuts(GenerationRequest.from_preset(preset, **given, **plain, **NO_REUSE))
 
 
 def _measurement_steps(run: Run) -> Generator[Event, None, BranchRatios]:
     yield from prepare(run, ("encode", "denoise"))
     conditions = yield from encode_conditions(run)
     return (yield from measure_ratios(run, conditions))
-
-
-def _merge_ratios(known: Magnitudes | None, run: Run, ratios: BranchRatios) -> Magnitudes:
-    """Return the measurements to write: `ratios` for the request's task, and the ratios in `known` for the other tasks."""
-    request, model = run.request, Path(run.loaded.source).name
-    what = f"{request.width}x{request.height}, {request.num_frames} frames, {request.steps} steps, seed {request.seed}"
-    others = known.ratios if known else {}
-    base = published_magnitudes(request.resolved_preset.model) or Magnitudes(source="", ratios={})
-    source = f"measured by app.py measure-cache, preset {request.preset}, model {model}, {what}"
-    return base.model_copy(update={"source": source, "licence": "", "ratios": {**others, request.task: ratios}})
-
-
-def _describe_reuse(request: GenerationRequest, ratios: BranchRatios) -> str:
-    """Return a line that states how many steps reuse the previous step's output, for each of THRESHOLDS."""
-    plans = ((one, plan_steps(request.with_changes(mag_cache=one, mag_ratios=ratios.interleaved))) for one in THRESHOLDS)
-    counts = ((one, sum(step.reuses for step in plan)) for one, plan in plans)
-    listed = ", ".join(f"{count} at {one:g}" for one, count in counts)
-    return f"reused steps of {request.num_steps}, by --mag-cache: {listed}"
 
 
 if __name__ == "__main__":

@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from backend.catalog.catalog import count_bytes, list_entries, required_licences
+from backend.checkpoints import hub
 from backend.checkpoints.checkpoint import TRANSFORMER, split_source
-from backend.checkpoints.hub import (
-    download_file,
-    download_model,
-    find_cached_file,
-    find_cached_folder,
-    find_cached_parts,
-    find_newest_snapshot,
-    is_hub_id,
-)
 from backend.checkpoints.loras import list_loras
 from backend.checkpoints.single_file import parse_file_source
 from backend.checkpoints.speed import Speed
@@ -30,17 +22,30 @@ from presets import list_presets
 
 
 def models(arguments: argparse.Namespace) -> bool:
-    """List, download or verify checkpoints. Return False if verification finds a problem. Raises: RequestError, ModelError."""
+    """Run the action. Return False if verification finds a problem. Raises: RequestError, ModelError."""
     if arguments.action == "list":
         _print_models(arguments)
         return True
-    if arguments.action == "download":
-        sources = _hub_sources(arguments.id)
-        print_licences(sources, sys.stderr)
-        for source in sources:
-            _download(source)
-        return True
-    return _verify_model(arguments)
+    if arguments.action == "verify":
+        return _verify_model(arguments)
+    given, sources = arguments.id, [arguments.id]
+    preset = next((preset for preset in list_presets() if preset.name == given), None)
+    if preset is not None:
+        sources = [preset.model] if hub.is_hub_id(preset.model_source) else []
+        sources += [lora.source for lora in preset.loras if lora.is_on_hub]
+    elif not hub.is_hub_id(given) and not hub.is_hub_id(given.partition(":")[0]):
+        rule = "must be a preset's name, owner/name, or owner/name:file.safetensors"
+        raise RequestError(f"id={given!r}", rule, "`python app.py models list` shows the models of the presets")
+    print_licences(sources, sys.stderr)
+    for source in sources:
+        is_model = hub.is_hub_id(source)
+        path = hub.find_cached_folder(source) if is_model else hub.find_cached_file(source)
+        if path is None:
+            line = _DownloadLine(sys.stderr, source)
+            path = hub.download_model(source, recognise, line) if is_model else hub.download_file(source, line)
+            sys.stderr.write("\n" if sys.stderr.isatty() else "")
+        sys.stdout.write(f"{source} is at {path} ({_format_size(count_bytes(source, path))})\n")
+    return True
 
 
 def _print_models(arguments: argparse.Namespace) -> None:
@@ -73,42 +78,17 @@ def _format_size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
-def _hub_sources(given: str) -> list[str]:
-    """Return the Hub ids to download for a preset's name, a checkpoint's id or a LoRA's id. Raises: RequestError."""
-    preset = next((preset for preset in list_presets() if preset.name == given), None)
-    if preset is not None:
-        model = [preset.model] if is_hub_id(preset.model_source) else []
-        return [*model, *(lora.source for lora in preset.loras if lora.is_on_hub)]
-    if not is_hub_id(given) and not is_hub_id(given.partition(":")[0]):
-        raise RequestError(
-            f"id={given!r}",
-            "must be a preset's name, owner/name, or owner/name:file.safetensors",
-            "`python app.py models list` shows the models of the presets",
-        )
-    return [given]
-
-
 def print_licences(sources: Sequence[str], stream: TextIO) -> None:
     """Print the licences of checkpoints and files before their download, each once. Leave out what is on this machine."""
     licences = dict.fromkeys(
         licence
         for source in sources
         for licence in required_licences(source)
-        if find_cached_folder(source) is None and find_cached_file(source) is None
+        if hub.find_cached_folder(source) is None and hub.find_cached_file(source) is None
     )
     for licence in licences:
         stream.write(f"{licence}\n")
         stream.flush()
-
-
-def _download(source: str) -> None:
-    is_model = is_hub_id(source)
-    path = find_cached_folder(source) if is_model else find_cached_file(source)
-    if path is None:
-        line = _DownloadLine(sys.stderr, source)
-        path = download_model(source, recognise, line) if is_model else download_file(source, line)
-        sys.stderr.write("\n" if sys.stderr.isatty() else "")
-    sys.stdout.write(f"{source} is at {path} ({_format_size(count_bytes(source, path))})\n")
 
 
 class _DownloadLine:
@@ -135,14 +115,20 @@ class _DownloadLine:
 
 def _verify_model(arguments: argparse.Namespace) -> bool:
     source = next((preset.model_source for preset in list_presets() if preset.name == arguments.id), arguments.id)
-    if (parsed := parse_file_source(source)) is None:
-        (base, transformer), files = split_source(source), None
-    elif (files := find_cached_parts(parsed)) is not None:
-        base, transformer = parsed.base, TRANSFORMER
-    else:
-        raise _missing_error(source)
-    line = _DownloadLine(sys.stderr, source)
-    result = verify(_local_folder(base), recognise, line, files, transformer, complete_checkpoint)
+    parsed = parse_file_source(source)
+    base, transformer = split_source(source) if parsed is None else (parsed.base, TRANSFORMER)
+    files = None if parsed is None else hub.find_cached_parts(parsed)
+    missing = base
+    if parsed is not None and files is None:
+        folder, missing = None, source
+    elif Path(base).is_dir():
+        folder = Path(base)
+    else:  # the folder in the cache may be incomplete
+        folder = hub.find_newest_snapshot(base) if hub.is_hub_id(base) else None
+    if folder is None:
+        rule = "is neither a folder nor a checkpoint in the cache of this machine"
+        raise RequestError(f"id={missing!r}", rule, f"`python app.py models download {missing}` fetches it")
+    result = verify(folder, recognise, _DownloadLine(sys.stderr, source), files, transformer, complete_checkpoint)
     if arguments.json:
         facts = {
             "folder": str(result.folder),
@@ -160,21 +146,3 @@ def _verify_model(arguments: argparse.Namespace) -> bool:
         found = f"{result.files} files, {_format_size(result.num_bytes)}; {hashes}"
         sys.stdout.write(f"{result.folder}: a complete {result.kind}, {found}\n")
     return not result.problems
-
-
-def _local_folder(source: str) -> Path:
-    """Return the checkpoint's folder, which may be incomplete. Raises: RequestError if it is not on this machine."""
-    if Path(source).is_dir():
-        return Path(source)
-    folder = find_newest_snapshot(source) if is_hub_id(source) else None
-    if folder is None:
-        raise _missing_error(source)
-    return folder
-
-
-def _missing_error(source: str) -> RequestError:
-    return RequestError(
-        f"id={source!r}",
-        "is neither a folder nor a checkpoint in the cache of this machine",
-        f"`python app.py models download {source}` fetches it",
-    )

@@ -23,13 +23,25 @@ def add_settings(parser: argparse.ArgumentParser, *stages: str, required: tuple[
 
 def add_setting(parser: Any, setting: Setting, **more: Any) -> None:
     """Add the setting's option. The default is [] for an option that can be repeated, otherwise None."""
-    flag = option_name(setting)
+    flag, metavar = option_name(setting), option_value(setting) or None
+    if setting.type is bool:
+        more |= {"action": "store_false" if flag.startswith("--no-") else argparse.BooleanOptionalAction, "default": None}
+    elif setting.choices:
+        more["choices"] = setting.choices
+    elif setting.name == "loras":
+        more |= {"type": _parse_lora, "action": "append", "default": [], "metavar": metavar}
+    elif setting.media and setting.is_list:
+        more |= {"nargs": "+", "action": "extend", "default": [], "metavar": metavar}
+        if setting.name == "keyframes":
+            more["type"] = _parse_keyframe
+    else:
+        of_list = _parse_margins if setting.name == "margins" else _parse_numbers
+        more |= {"type": of_list if setting.is_list else setting.type, "metavar": metavar}
     text = setting.help.replace("%", "%%")  # argparse would replace a single percent sign and the name after it
-    parser.add_argument(flag, dest=setting.name, help=text, **_reader_options(setting, flag), **more)
+    parser.add_argument(flag, dest=setting.name, help=text, **more)
 
 
 def option_name(setting: Setting) -> str:
-    """Return the name of the setting's option."""
     return setting.flag or f"--{setting.name.replace('_', '-')}"
 
 
@@ -38,23 +50,6 @@ def option_value(setting: Setting) -> str:
     if setting.type is bool or setting.choices:
         return ""
     return setting.metavar or ("FILE" if setting.media else _METAVARS.get(setting.type, ""))
-
-
-def _reader_options(setting: Setting, flag: str) -> dict[str, Any]:
-    """Return the arguments of `add_argument` that define how argparse reads the option."""
-    if setting.type is bool:
-        action = "store_false" if flag.startswith("--no-") else argparse.BooleanOptionalAction
-        return {"action": action, "default": None}
-    if setting.choices:
-        return {"choices": setting.choices}
-    metavar = option_value(setting) or None
-    if setting.name == "loras":
-        return {"type": _parse_lora, "action": "append", "default": [], "metavar": metavar}
-    if setting.media and setting.is_list:
-        reader = {"type": _parse_keyframe} if setting.name == "keyframes" else {}
-        return {**reader, "nargs": "+", "action": "extend", "default": [], "metavar": metavar}
-    reader = setting.type if not setting.is_list else _parse_margins if setting.name == "margins" else _parse_numbers
-    return {"type": reader, "metavar": metavar}
 
 
 def _parse_margins(text: str) -> tuple[int, ...]:

@@ -32,25 +32,19 @@ def precompile(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--instant with {preset.name}", rule, "leave out --instant")
     if arguments.topology is not None:
         check_topology(arguments.topology)
-    folder = _create_folder(arguments.output)
-    example_request(preset, progressive=arguments.progressive)
-    words = ["--output", str(folder)]
-    words += option_words(arguments, "preset", "topology", "progressive", "mag_cache", "sparse", "quantize", *SIZES)
-    words += ["--instant"] * arguments.instant
-    report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
-    sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
-
-
-def _create_folder(path: str) -> Path:
-    folder = Path(path).expanduser().absolute()
+    folder = Path(arguments.output).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "Permission denied")
     except OSError as error:
         rule = f"must be a writable folder ({error.strerror or error})"
-        raise OutputError(f"output={path!r}", rule, "choose another") from None
-    return folder
+        raise OutputError(f"output={arguments.output!r}", rule, "choose another") from None
+    example_request(preset, progressive=arguments.progressive)
+    names = ("preset", "topology", "progressive", "mag_cache", "sparse", "quantize", *SIZES)
+    words = ["--output", str(folder), *option_words(arguments, *names), *["--instant"] * arguments.instant]
+    report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
+    sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
 
 
 def _format_report(report: dict) -> str:

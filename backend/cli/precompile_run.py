@@ -1,7 +1,4 @@
-"""Compile a preset's programs to files, without loading weights, for this machine's devices or for a slice elsewhere.
-
-`app.py precompile` starts this module in a separate process.
-"""
+"""Compile a preset's programs to files, without loading weights, in a separate process of `app.py precompile`."""
 
 import argparse
 import time
@@ -11,7 +8,7 @@ from pathlib import Path
 import jax
 
 from backend.catalog.measured_ratios import add_measured_ratios
-from backend.cli.module_process import write_message
+from backend.child_process import write_message
 from backend.engine.instant import DRAFT_INPUTS, draft_request
 from backend.imports import hide_unused_libraries
 from backend.models.model import Model
@@ -37,10 +34,7 @@ def write_programs(
     *,
     is_instant: bool = False,
 ) -> dict:
-    """Compile and write each program that the preset's requests run. Return a report on the files and compile times.
-
-    With `is_instant`, also the programs of their instant drafts.
-    """
+    """Compile and write each program that the preset's requests run. Return a report on the files and compile times."""
     start, files = time.monotonic(), []
 
     def record_file(name: str, path: Path, seconds: float | None) -> None:
@@ -71,15 +65,7 @@ def write_programs(
 
 
 def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: int | None = None) -> Iterator[GenerationRequest]:
-    """Yield example requests that together run all programs of the preset.
-
-    Each task has one request per prompt length that needs its own programs, and one with progressive resolution if requested.
-    Each of these inputs has a further request if the preset supports the input:
-
-    - a reference image, a last image or a keyframe, which may lengthen the latents,
-    - a clip to restyle, a clip that receives audio, or a clip in which a person is replaced,
-    - a control clip, audio, or a clip to extend.
-    """
+    """Yield example requests that together run all programs of the preset: for each task, prompt length and kind of input."""
     for task in preset.tasks:
         for prompt in model.prompts_for_all_programs(preset.examples[0]):
             yield example_request(preset, task, prompt=prompt, **sizes)
@@ -105,7 +91,7 @@ def requests_to_compile(preset: Preset, model: Model, sizes: dict, progressive: 
 
 
 def drafts_to_compile(preset: Preset, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-    """Return the instant drafts of these requests of the preset. Leave out requests that have no draft."""
+    """Return the instant drafts of these requests of the preset, without requests that have no draft."""
     return [draft_request(request, preset) for request in requests if request.inputs().keys() <= DRAFT_INPUTS]
 
 

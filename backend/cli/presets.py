@@ -18,7 +18,11 @@ def show_presets(arguments: argparse.Namespace) -> None:
         presets = list_presets()
         facts: object = [preset.model_dump(mode="json") for preset in presets]
         widest = max(len(preset.name) for preset in presets)
-        lines = [f"{preset.name:{widest}}  {preset.title}: {_format_size(preset)}" for preset in presets]
+        lines = [
+            f"{one.name:{widest}}  {one.title}: {one.width}x{one.height}, {one.num_frames} frames, {one.steps} steps, "
+            f"{' and '.join(one.tasks)}"
+            for one in presets
+        ]
     else:
         preset = find_preset(arguments.name)
         bases = [path.relative_to(PRESET_FOLDER.parent).as_posix() for path in find_files(preset.name)[1:]]  # direct base first
@@ -29,10 +33,7 @@ def show_presets(arguments: argparse.Namespace) -> None:
 
 
 def example_command(preset: Preset) -> list[str]:
-    """Return the words of a command that generates a video with the preset and its first example.
-
-    The names of input files are placeholders.
-    """
+    """Return the words of a command that generates a video with the preset, its first example and placeholders for files."""
     words = ["live" if preset.live else "generate", "--preset", preset.name]
     if preset.reads_prompt and preset.needs_prompt:
         words += ["--prompt", preset.examples[0]]
@@ -44,8 +45,3 @@ def example_command(preset: Preset) -> list[str]:
     elif preset.live:
         words += ["--prompts", f"8:{preset.examples[1]}"]
     return ["python", "app.py", *words, *(["--seconds", "8"] if preset.live else []), "--output", "out.mp4"]
-
-
-def _format_size(preset: Preset) -> str:
-    tasks = " and ".join(preset.tasks)
-    return f"{preset.width}x{preset.height}, {preset.num_frames} frames, {preset.steps} steps, {tasks}"

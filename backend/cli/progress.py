@@ -3,25 +3,13 @@
 from collections.abc import Generator
 from typing import TextIO, TypeVar
 
-from backend.schemas.events import (
-    Compiling,
-    Decoding,
-    Encoding,
-    Event,
-    Interrupted,
-    Loading,
-    Queued,
-    ShotStarted,
-    Step,
-    Upscaling,
-)
+from backend.schemas import events
+from backend.schemas.events import Event
 
 Result = TypeVar("Result")
 
 
 class Progress:
-    """Shows a job's progress on a stream."""
-
     def __init__(self, stream: TextIO):
         self._stream, self._is_terminal, self._last = stream, stream.isatty(), ""
 
@@ -29,7 +17,7 @@ class Progress:
         """Show the text for the event, unless this text is already shown."""
         text = describe(event)
         # The speed is shown only on a terminal, because each change of the speed would add a line to other streams.
-        if self._is_terminal and isinstance(event, Loading) and event.bytes_per_second:
+        if self._is_terminal and isinstance(event, events.Loading) and event.bytes_per_second:
             left = (event.bytes_total - event.bytes_done) / event.bytes_per_second
             text += f" at {event.bytes_per_second / 1e6:.1f} MB/s, {left:.0f} s left"
         if text and text != self._last:
@@ -58,32 +46,25 @@ class Progress:
 def describe(event: Event) -> str:
     """Describe the event in a few words, "" for an event that is not shown."""
     match event:
-        case Queued(position):
+        case events.Queued(position):
             return f"Queued behind {position}" if position else "Starting"
-        case Loading(done, total, what):
+        case events.Loading(done, total, what):
             return f"Loading {what}" + (f" ({100 * done // total} %)" if total else "")
-        case Compiling(what, is_loaded, index, total, left):
-            return (f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}") + _format_share(index, total, left)
-        case Encoding():
+        case events.Compiling(what, is_loaded, index, total, left):
+            done = f"Loaded {what} precompiled" if is_loaded else f"Compiling {what}"
+            if not total:
+                return done
+            return f"{done} ({index} of {total}{f', about {left:.0f} s left' if left >= 1 else ''})"
+        case events.Encoding():
             return "Encoding the prompt"
-        case Interrupted(cause=cause, place=place):
+        case events.Interrupted(cause=cause, place=place):
             return f"{cause} at {place}; continuing from there"
-        case Step(index, total, seconds, left):
+        case events.Step(index, total, seconds, left):
             return f"Step {index} of {total} ({seconds:.2f} s per step, {left:.0f} s left)"
-        case ShotStarted(index, total):
+        case events.ShotStarted(index, total):
             return f"Shot {index} of {total}"
-        case Decoding(frame, total):
+        case events.Decoding(frame, total):
             return f"Decoding frame {frame} of {total}"
-        case Upscaling(frame, total, left):
+        case events.Upscaling(frame, total, left):
             return f"Upscaling frame {frame} of {total}" + (f" ({left:.0f} s left)" if left else "")
     return ""
-
-
-def _format_share(index: int, total: int, seconds_left: float) -> str:
-    """Format the number of the program that is being prepared, such as " (2 of 5, about 30 s left)".
-
-    Return "" if `total` is 0.
-    """
-    if not total:
-        return ""
-    return f" ({index} of {total}{f', about {seconds_left:.0f} s left' if seconds_left >= 1 else ''})"

@@ -1,16 +1,12 @@
-"""Write the generated parts of docs/reference.md: the table of settings and the command line.
-
-`python -m backend.cli.reference` writes these parts between the page's `generated` comments. A test checks that the page is up to
-date.
-"""
+"""Write the tables of settings and commands in docs/reference.md: `python -m backend.cli.reference`."""
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from backend.cli.command_line import build_parser
 from backend.cli.options import option_name, option_value
-from backend.schemas.settings import SETTINGS, Setting, Subject
+from backend.schemas.settings import SETTINGS, Subject
 from backend.settings import PROJECT_FOLDER
 
 PAGE = PROJECT_FOLDER / "docs" / "reference.md"
@@ -31,29 +27,20 @@ _WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() i
 
 
 def page() -> str:
-    """Return the page with up-to-date generated parts."""
-    parts = {"settings": _settings(), "commands": _commands()}
-    return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}{found[3]}", PAGE.read_text("utf-8"))
-
-
-def _settings() -> str:
-    """Return one table for each `Setting.subject`, with the settings that the command line or the API has."""
+    """Return the page with up-to-date generated parts. The settings have one table for each `Setting.subject`."""
     texts = []
     for subject, title in _SUBJECTS.items():
-        shown = [
-            setting for setting in SETTINGS.values() if setting.subject == subject and (setting.stage or setting.for_programs)
-        ]
-        rows = "".join(map(_setting_row, shown))
-        texts.append(f"\n### {title}\n\n{_SETTINGS}{rows}")
-    return "".join(texts) + "\n"
-
-
-def _setting_row(setting: Setting) -> str:
-    option = _code(f"{option_name(setting)} {option_value(setting)}") if setting.stage else ""
-    shown = setting.limits and " to ".join(f"{limit:g}" for limit in setting.limits)
-    values = ", ".join(f"`{choice}`" for choice in setting.choices) or shown or ""
-    api = "yes" if setting.for_programs else ""
-    return _row(f"`{setting.name}`", option, values, setting.default_text, api, setting.description)
+        texts.append(f"\n### {title}\n\n{_SETTINGS}")
+        for setting in SETTINGS.values():
+            if setting.subject == subject and (setting.stage or setting.for_programs):
+                words = filter(None, (option_name(setting), option_value(setting)))
+                option = f"`{' '.join(words)}`" if setting.stage else ""
+                limits = setting.limits and " to ".join(f"{limit:g}" for limit in setting.limits)
+                values = _code_list(setting.choices) or limits or ""
+                api = "yes" if setting.for_programs else ""
+                texts.append(_row(f"`{setting.name}`", option, values, setting.default_text, api, setting.description))
+    parts = {"settings": "".join(texts) + "\n", "commands": _commands()}
+    return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}{found[3]}", PAGE.read_text("utf-8"))
 
 
 def _commands() -> str:
@@ -64,17 +51,24 @@ def _commands() -> str:
         for row in _option_rows(parser):
             if row.startswith("| `--"):
                 users.setdefault(row, []).append(name)
-    texts = [_section(name, *found, users) for name, found in commands.items()]
+    texts = []
+    for name, (parser, about) in commands.items():
+        words = [name, *(str(action.metavar) for action in parser._actions if not action.option_strings)]
+        texts.append(f"\n### {name}\n\n`python app.py {' '.join(words)}`: {about}.\n")
+        given = [action.option_strings[0] for action in parser._actions if _is_setting(action)]
+        if len(given) == len(_WITH_OPTION):
+            texts.append("\nIt takes every [setting](#settings).\n")
+        elif given:
+            texts.append(f"\n[Settings](#settings) that it takes: {_code_list(given)}.\n")
+        rows = [row for row in _option_rows(parser) if len(users.get(row, ())) < 2]
+        texts += ["\n" + _OPTIONS if rows else "", *rows]
     shared = [row.replace("\n", f" {_code_list(names)} |\n") for row, names in users.items() if len(names) > 1]
     table = f"| option | meaning | commands |\n|---|---|---|\n{''.join(shared)}"
     return f"{''.join(texts)}\n### Options of several commands\n\n{table}\n"
 
 
 def list_parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:
-    """Yield (name, (parser, help)) for each command that has no subcommands, and for each subcommand.
-
-    The name of a subcommand starts with the name of its command.
-    """
+    """Yield (name, (parser, help)) for each command that has no subcommands, and for each subcommand, such as "keys list"."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -83,25 +77,13 @@ def list_parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tu
                 yield from nested.items() if nested else [(f"{name}{command}", (child, helps[command]))]
 
 
-def _section(name: str, parser: argparse.ArgumentParser, about: str, users: dict[str, list[str]]) -> str:
-    words = [action.metavar for action in parser._actions if not action.option_strings]
-    texts = [f"\n### {name}\n\n`python app.py {' '.join([name, *map(str, words)])}`: {about}.\n"]
-    given = [action.option_strings[0] for action in parser._actions if _is_setting(action)]
-    if len(given) == len(_WITH_OPTION):
-        texts.append("\nIt takes every [setting](#settings).\n")
-    elif given:
-        texts.append(f"\n[Settings](#settings) that it takes: {_code_list(given)}.\n")
-    rows = [row for row in _option_rows(parser) if len(users.get(row, ())) < 2]
-    return "".join([*texts, "\n" + _OPTIONS if rows else "", *rows])
-
-
 def _option_rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield a table row for each argument, except `--help` and options that the table of settings contains."""
     for action in parser._actions:
         if action.help and action.help != argparse.SUPPRESS and not _is_setting(action) and action.dest != "help":
             values = f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.metavar or ""
             shown = " ".join([*action.option_strings[:1], "" if action.nargs == 0 else str(values)]).strip()
-            yield _row(_code(shown), action.help % {"default": action.default})
+            yield _row(f"`{shown}`", action.help % {"default": action.default})
 
 
 def _is_setting(action: argparse.Action) -> bool:
@@ -115,12 +97,8 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _code(text: str) -> str:
-    return f"`{text.strip()}`"
-
-
-def _code_list(names: list[str]) -> str:
-    return ", ".join(map(_code, names))
+def _code_list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 if __name__ == "__main__":

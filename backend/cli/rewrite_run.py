@@ -1,7 +1,7 @@
 """Rewrite prompts with a language model on this machine's processor, for `serve --rewriter-model`.
 
-`backend.prompt_rewriting.local_model` starts this module as `python -m backend.cli.rewrite_run MODEL`, and describes the
-messages. Only safetensors files are loaded, and no code from the model's folder runs.
+`backend.prompt_rewriting.local_model` starts this module with the model's source, and describes the messages. Only safetensors
+files are loaded, and no code from the model's folder runs.
 """
 
 import base64
@@ -18,7 +18,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from PIL import Image
 
-from backend.cli.module_process import write_message
+from backend.child_process import write_message
 from backend.errors import one_line
 from backend.imports import TORCHVISION, hide_library
 
@@ -47,15 +47,19 @@ class Model:
         self._torch, self._transformers = torch, transformers
 
     def answer(
-        self,
-        messages: list[dict[str, object]],
-        picture: str | None,
-        on_piece: Callable[[str], None],
-        is_stopped: Callable[[], bool],
+        self, messages: list[dict[str, Any]], picture: str | None, on_piece: Callable[[str], None], is_stopped: Callable[[], bool]
     ) -> None:
-        """Generate an answer, and pass each piece of text to `on_piece`. Stop early if `is_stopped` returns true."""
+        """Generate an answer, and pass each piece of text to `on_piece`. Stop early if `is_stopped` returns true.
+
+        A model that reads images gets the content of each message as a list, and the image in the last message.
+        """
+        if self.sees:
+            messages = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]
+            if picture:
+                data = base64.b64decode(picture.partition(",")[2])
+                messages[-1]["content"].insert(0, {"type": "image", "image": Image.open(io.BytesIO(data)).convert("RGB")})
         inputs = self._reader.apply_chat_template(
-            self._insert_image(messages, picture),
+            messages,
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
@@ -84,19 +88,6 @@ class Model:
                 top_p=TOP_P,
                 stopping_criteria=self._transformers.StoppingCriteriaList([Stop()]),
             )
-
-    def _insert_image(self, messages: list[dict[str, Any]], picture: str | None) -> list[dict[str, object]]:
-        """Return the messages in the format of the model's chat template.
-
-        If the model reads images, the content of each message becomes a list. The image is added to the last message.
-        """
-        if not self.sees:
-            return messages
-        parts = [one | {"content": [{"type": "text", "text": one["content"]}]} for one in messages]
-        if picture:
-            data = base64.b64decode(picture.partition(",")[2])
-            parts[-1]["content"].insert(0, {"type": "image", "image": Image.open(io.BytesIO(data)).convert("RGB")})
-        return parts
 
 
 def _read_messages(questions: "queue.Queue[dict[str, Any]]", stopped: set[int]) -> None:

@@ -1,7 +1,6 @@
-"""Run one stage of a video in a folder, continuing from the files in the folder.
+"""Run one stage of a video in a folder, continuing from the files in the folder. Only the networks of the stage are loaded.
 
-`backend.cli.stages` starts this module as `python -m backend.cli.stages_run denoise --run DIR`, with the command line of
-`app.py`. Only the networks of the stage are loaded.
+`backend.cli.module_process` starts this module with the command line of `app.py`.
 """
 
 import argparse
@@ -15,19 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 from backend.catalog.measured_ratios import add_measured_ratios
 from backend.checkpoints.loras import adopt_lora, check_lora
 from backend.cli.arguments import model_from_arguments, request_from_arguments, worker_options_from_arguments
-from backend.cli.command_line import FAILED, OK, print_error
+from backend.cli.command_line import FAILED, OK, print_error, run_command
 from backend.cli.models import print_licences
 from backend.cli.progress import Progress
-from backend.cli.words import run_command
 from backend.engine.folder import REQUEST, open_inputs, read_request, write_request
 from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
+from backend.pipeline import stage_files
 from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.decoding import decode
 from backend.pipeline.denoising import denoise, finish_latents
@@ -36,15 +34,6 @@ from backend.pipeline.load import load
 from backend.pipeline.model_cache import ModelCache
 from backend.pipeline.preparing import prepare
 from backend.pipeline.run import PartialVideo, Run
-from backend.pipeline.stage_files import (
-    EMBEDDINGS,
-    LATENTS,
-    read_conditions,
-    read_latents,
-    read_state,
-    write_latents,
-    write_state,
-)
 from backend.runtime.context import RuntimeContext
 from backend.schemas.events import VIDEO_FILE, Event
 from backend.schemas.guidance_steps import guide_first_steps
@@ -59,22 +48,16 @@ CHANGEABLE = tuple(one.name for one in FIELDS if one.stage == "denoise")  # sett
 
 
 def run_in_this_process(arguments: argparse.Namespace) -> int:
-    """Run the command's stage in this process, and return the exit code.
-
-    Raises: RequestError before any file is written.
-    """
+    """Run the command's stage in this process, and return the exit code. Raises: RequestError before any file is written."""
     began, folder = time.monotonic(), Path(arguments.run).expanduser().absolute()
     settings, options = from_environment(arguments.data_dir), worker_options_from_arguments(arguments)
     if folder.is_relative_to(settings.data_dir):
-        raise RequestError(
-            f"run={arguments.run!r}",
-            "is a folder of the studio's library, which must not change",
-            "copy the folder to another place, and give the copy",
-        )
-    request = _REQUESTS[arguments.command](arguments, folder, settings)
+        rule = "is a folder of the studio's library, which must not change"
+        raise RequestError(f"run={arguments.run!r}", rule, "copy the folder to another place, and give the copy")
+    request = _prepare_request(arguments, folder, settings)
     model = model_from_arguments(arguments, request.preset)
     print_licences([model or request.resolved_preset.model, *(lora.source for lora in request.loras)], sys.stderr)
-    product = folder / {"encode": EMBEDDINGS, "denoise": LATENTS, "decode": VIDEO_FILE}[arguments.command]
+    product = folder / {"encode": stage_files.EMBEDDINGS, "denoise": stage_files.LATENTS, "decode": VIDEO_FILE}[arguments.command]
     if _is_finished(arguments.command, folder, request):
         return _print_result(arguments, product, {"total": time.monotonic() - began}, "already existed")
     progress, stop = Progress(sys.stderr), threading.Event()
@@ -82,17 +65,8 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     runtime.crash_guard.withdraw_recorded(settings.kernels_dir)
     with _stop_on_signal(stop, folder), folder_lock(folder):
         while True:
-            stages = (arguments.command,)
-            loaded = load(
-                request.resolved_preset,
-                model,
-                progress.show,
-                options.mesh,
-                options.executables,
-                stages,
-                model_cache=model_cache,
-                runtime=runtime,
-            )
+            where = (options.mesh, options.executables, (arguments.command,))
+            loaded = load(request.resolved_preset, model, progress.show, *where, model_cache=model_cache, runtime=runtime)
             load_seconds = time.monotonic() - began
             run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=stop.is_set)
             try:
@@ -111,56 +85,48 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     return _print_result(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
 
 
-def _request_to_encode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """Return the folder's request, or write a new request into an empty folder. Raises: RequestError."""
-    stored = read_request(folder) if (folder / REQUEST).is_file() else None
-    if arguments.preset is None or arguments.prompt is None:
-        if stored is None:
-            raise RequestError("preset and prompt are missing:", f"{str(folder)!r} has no run", "give --preset and --prompt")
-        return stored
-    request = request_from_arguments(arguments)
-    if stored is not None:
-        seed = request.seed if arguments.seed is not None else stored.seed
-        if request.with_changes(seed=seed).for_sharing() != stored.with_changes().for_sharing():
-            raise RequestError(f"run={arguments.run!r}", "is the folder of another video", "choose another folder")
-        return stored
-    if folder.is_dir() and any(folder.iterdir()):
-        raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
-    inputs = open_inputs(request)
-    for lora in arguments.loras:
-        check_lora(lora.source, settings.loras_dir)
-        adopt_lora(lora.source, settings.loras_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    return write_request(request, inputs, folder)
-
-
-def _request_to_denoise(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    """Return the folder's request, changed by the options of `denoise`. Write a changed request to the folder.
+def _prepare_request(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
+    """Return the folder's request. `encode` writes a new request into an empty folder. `denoise` writes a changed request.
 
     Raises: RequestError.
     """
+    if arguments.command == "encode":
+        stored = read_request(folder) if (folder / REQUEST).is_file() else None
+        if arguments.preset is None or arguments.prompt is None:
+            if stored is None:
+                raise RequestError("preset and prompt are missing:", f"{str(folder)!r} has no run", "give --preset and --prompt")
+            return stored
+        request = request_from_arguments(arguments)
+        if stored is not None:
+            seed = request.seed if arguments.seed is not None else stored.seed
+            if request.with_changes(seed=seed).for_sharing() != stored.with_changes().for_sharing():
+                raise RequestError(f"run={arguments.run!r}", "is the folder of another video", "choose another folder")
+            return stored
+        if folder.is_dir() and any(folder.iterdir()):
+            raise RequestError(f"run={arguments.run!r}", "must be a new or an empty folder", "choose another folder")
+        inputs = open_inputs(request)
+        for lora in arguments.loras:
+            check_lora(lora.source, settings.loras_dir)
+            adopt_lora(lora.source, settings.loras_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_request(request, inputs, folder)
     request = read_request(folder)
+    if arguments.command == "decode":
+        if stage_files.read_latents(folder, request) is None:
+            raise RequestError(f"run={arguments.run!r}", "has no latents of this video", _command_hint("denoise", folder))
+        return request
     given = {name: getattr(arguments, name) for name in CHANGEABLE if getattr(arguments, name) is not None}
     if arguments.guided_steps is not None:
         given |= guide_first_steps(request.resolved_preset, arguments.guided_steps, request.model_dump() | given)
     changed = add_measured_ratios(request.with_changes(**given), settings.magnitudes_dir) if given else request
-    if read_conditions(folder, changed) is None:
+    if stage_files.read_conditions(folder, changed) is None:
         raise RequestError(f"run={arguments.run!r}", "has no embeddings for this video", _command_hint("encode", folder))
     return changed if changed == request else write_request(changed, {}, folder)
 
 
-def _request_to_decode(arguments: argparse.Namespace, folder: Path, settings: Settings) -> GenerationRequest:
-    request = read_request(folder)
-    if read_latents(folder, request) is None:
-        raise RequestError(f"run={arguments.run!r}", "has no latents of this video", _command_hint("denoise", folder))
-    return request
-
-
 def _is_finished(stage: str, folder: Path, request: GenerationRequest) -> bool:
-    if stage == "encode":
-        return read_conditions(folder, request) is not None
-    if stage == "denoise":
-        return read_latents(folder, request) is not None
+    if stage != "decode":
+        return (stage_files.read_conditions if stage == "encode" else stage_files.read_latents)(folder, request) is not None
     try:
         return read_video_request(folder / VIDEO_FILE).for_sharing() == request.for_sharing()
     except (StudioError, OSError):
@@ -176,65 +142,48 @@ def _encode(run: Run) -> Generator[Event, None, str | None]:
 
 
 def _denoise(run: Run) -> Generator[Event, None, str | None]:
-    """Run the denoising steps. If the folder contains the state of a stopped run, run only the remaining steps."""
-    conditions, resumed_from = read_conditions(run.folder, run.request), read_state(run.folder, run.request)
+    conditions = stage_files.read_conditions(run.folder, run.request)
+    resumed_from = stage_files.read_state(run.folder, run.request)
     yield from prepare(run, ("denoise",))
     if run.is_cancelled():
         return _stop_message("denoise", run)
-    assert conditions is not None, "checked by _request_to_denoise"
+    assert conditions is not None, "checked by _prepare_request"
     denoised = yield from denoise(run, conditions, resumed_from)
     total = run.request.num_steps * sum(1 for _ in divide_into_chunks(run.model, run.request))
     if denoised.steps_done < total:
-        if not run.request.uses_step_cache and not _reuses_previous_output(run, denoised.steps_done):
-            write_state(run, denoised)
+        # A stored state does not contain the previous step's output, so a later run cannot start at a step that reuses it.
+        plan = () if run.request.uses_step_cache else plan_steps(run.request, run.model.spec.boundary)
+        if plan and not plan[denoised.steps_done].reuses:
+            stage_files.write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
-    write_latents(run, finish_latents(run, conditions, denoised))
+    stage_files.write_latents(run, finish_latents(run, conditions, denoised))
     return None
-
-
-def _reuses_previous_output(run: Run, step: int) -> bool:
-    """Return whether step `step` reuses the previous step's output.
-
-    A stored state does not contain this output, so a later run cannot start at a step that reuses it. The video must have one
-    chunk.
-    """
-    return plan_steps(run.request, run.model.spec.boundary)[step].reuses
 
 
 def _decode(run: Run) -> Generator[Event, None, str | None]:
     yield from prepare(run, ("decode",))
     if run.is_cancelled():
         return _stop_message("decode", run)
-    _rename_existing(run.folder / VIDEO_FILE)
-    latents = read_latents(run.folder, run.request)
-    assert latents is not None, "checked by _request_to_decode"
+    video = run.folder / VIDEO_FILE
+    if video.is_file():  # it may have other settings
+        free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
+        video.rename(free)
+        sys.stderr.write(f"The previous video was renamed to {free.name}\n")
+    latents = stage_files.read_latents(run.folder, run.request)
+    assert latents is not None, "checked by _prepare_request"
     try:
         yield from decode(run, latents)
     except PartialVideo:
-        (run.folder / VIDEO_FILE).unlink(missing_ok=True)  # incomplete: the next run decodes all frames again
+        video.unlink(missing_ok=True)  # incomplete: the next run decodes all frames again
         return _stop_message("decode", run)
     return None
 
 
-_REQUESTS: dict[str, Callable[[argparse.Namespace, Path, Settings], GenerationRequest]] = {
-    "encode": _request_to_encode,
-    "denoise": _request_to_denoise,
-    "decode": _request_to_decode,
-}
 _STAGES: dict[str, Callable[[Run], Generator[Event, None, str | None]]] = {
     "encode": _encode,
     "denoise": _denoise,
     "decode": _decode,
 }
-
-
-def _rename_existing(video: Path) -> None:
-    """Rename the file if it exists, so that the new video does not overwrite a video with other settings."""
-    if not video.is_file():
-        return
-    free = next(path for number in range(1, 10_000) if not (path := video.with_stem(f"video-{number}")).exists())
-    video.rename(free)
-    sys.stderr.write(f"The previous video was renamed to {free.name}\n")
 
 
 def _stop_message(stage: str, run: Run, when: str = "") -> str:
@@ -246,14 +195,13 @@ def _command_hint(stage: str, folder: Path) -> str:
 
 
 def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[str, float], news: str = "") -> int:
-    if arguments.json:
-        result: dict[str, Any] = {"run": str(product.parent), "stage": arguments.command, "path": str(product)}
-        result |= {"seconds": {name: round(value, 3) for name, value in seconds.items()}}
-        sys.stdout.write(json.dumps(result) + "\n")
-        return OK
     following = NEXT.get(arguments.command)
     hint = f"; next: python app.py {following} --run {product.parent}" if following else ""
-    sys.stdout.write(f"{product} {news or '({:.1f} s)'.format(seconds['total'])}{hint}\n")
+    text = f"{product} {news or '({:.1f} s)'.format(seconds['total'])}{hint}"
+    if arguments.json:
+        rounded = {name: round(value, 3) for name, value in seconds.items()}
+        text = json.dumps({"run": str(product.parent), "stage": arguments.command, "path": str(product), "seconds": rounded})
+    sys.stdout.write(f"{text}\n")
     return OK
 
 
@@ -261,8 +209,7 @@ def _print_result(arguments: argparse.Namespace, product: Path, seconds: dict[st
 def _stop_on_signal(stop: threading.Event, folder: Path) -> Generator[None]:
     """Set `stop` at the first SIGINT or SIGTERM. The stage ends when it next checks `stop`.
 
-    Exit the process at the second signal, or if the stage does not end within STOP_SECONDS, for example while it compiles. Files
-    in the folder remain.
+    Exit the process at the second signal, or if the stage does not end within STOP_SECONDS, for example while it compiles.
     """
     is_over = threading.Event()
     read_end, write_end = os.pipe()

@@ -22,8 +22,7 @@ _SETTINGS = _SHARED | {"image", "figures", *_RENAMED, *TRACK}
 def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> GenerationRequest:
     """Read a storyboard from a TOML file, or from JSON if its name ends in .json. Raises: RequestError.
 
-    Paths in the file are relative to the file's folder. `figures` are additional characters as (name, image path). They replace
-    characters of the same name in the file.
+    `figures` are additional characters as (name, image path). They replace characters of the same name in the file.
     """
     data = read_table(path)
     preset = find_preset(str(data.pop("preset", "")))
@@ -35,35 +34,28 @@ def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> Gene
         rule = f"may have preset, shots, {', '.join(sorted(_SETTINGS))}"
         raise RequestError(f"{path.name} has {unknown[:40]!r} and", rule, "correct its name")
     data |= {name: path_beside(path, data[name]) for name in ("image", "track") if isinstance(data.get(name), str)}
-    if figures or "figures" in data:
-        data["figures"] = _merge_characters(data.get("figures", []), figures, path)
+    characters = data.get("figures", [])
+    if isinstance(characters, list) and (figures or characters):
+        new = {name.lower() for name, _ in figures}
+        own = [row for row in characters if not (isinstance(row, dict) and str(row.get("name")).lower() in new)]
+        for index, row in enumerate(own):
+            if isinstance(row, dict) and isinstance(row.get("image"), str):
+                own[index] = row | {"image": path_beside(path, row["image"])}
+        data["figures"] = [*own, *({"name": name, "image": image} for name, image in figures)]
     fps = data.get("fps", preset.fps)
     shots = [_shot_settings(row, path, fps) if isinstance(row, dict) else row for row in rows]
-    return GenerationRequest.from_preset(preset, **_rename_keys(data), shots=shots)
+    renamed: dict[str, Any] = {_RENAMED.get(name, name): value for name, value in data.items()}
+    return GenerationRequest.from_preset(preset, **renamed, shots=shots)
 
 
 def _shot_settings(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
     """Return a shot's settings with full paths. A missing length is taken from the shot's video or driving video."""
-    values = _rename_keys(row)
+    values = {_RENAMED.get(name, name): value for name, value in row.items()}
     values |= {kind: path_beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
-    if isinstance(values.get("video"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
-        values["num_frames"] = max_frames_within(read_clip_facts(values["video"]).seconds, fps)
-    if isinstance(values.get("drive"), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
-        values["num_frames"] = clip_frames(read_clip_facts(values["drive"]).seconds, fps)
+    for kind, count_frames in (("video", max_frames_within), ("drive", clip_frames)):
+        if isinstance(values.get(kind), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
+            values["num_frames"] = count_frames(read_clip_facts(values[kind]).seconds, fps)
     return values
-
-
-def _merge_characters(rows: object, more: Sequence[tuple[str, str]], path: Path) -> Any:
-    """Return the file's characters with full image paths, and the additional characters."""
-    if not isinstance(rows, list):
-        return rows
-    new = {name.lower() for name, _ in more}
-    own = [
-        row | {"image": path_beside(path, row["image"])} if isinstance(row, dict) and isinstance(row.get("image"), str) else row
-        for row in rows
-        if not (isinstance(row, dict) and str(row.get("name")).lower() in new)
-    ]
-    return [*own, *({"name": name, "image": image} for name, image in more)]
 
 
 def path_beside(path: Path, name: str) -> str:
@@ -71,12 +63,7 @@ def path_beside(path: Path, name: str) -> str:
     return str(path.parent / name)
 
 
-def _rename_keys(values: dict[str, object]) -> dict[str, Any]:
-    return {_RENAMED.get(name, name): value for name, value in values.items()}
-
-
 def read_table(path: Path) -> dict[str, Any]:
-    """Parse the file as JSON or TOML. Raises: RequestError."""
     is_json = path.suffix.lower() == ".json"
     try:
         found = json.loads(path.read_text("utf-8")) if is_json else tomllib.loads(path.read_text("utf-8"))

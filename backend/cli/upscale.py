@@ -17,10 +17,7 @@ from backend.settings import from_environment
 
 
 def upscale(arguments: argparse.Namespace, make_engine: Callable[..., Engine] = Engine) -> int:
-    """Enlarge the video, or list the upscalers. Return the exit code.
-
-    Raises: RequestError, ClipError before any process starts.
-    """
+    """Enlarge the video, or list the upscalers. Return the exit code. Raises: RequestError, before any process starts."""
     folder = from_environment(arguments.data_dir).upscalers_dir
     if arguments.is_list:
         names = list_upscalers(folder)

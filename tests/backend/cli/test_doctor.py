@@ -304,7 +304,7 @@ def module(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_a_process_that_dies_has_said_at_what(tmp_path, this_machine):
-    text = "import os, sys; from backend.cli.module_process import write_message; write_message({'progress': 'trying each kernel'}); "
+    text = "import os, sys; from backend.child_process import write_message; write_message({'progress': 'trying each kernel'}); "
     text += "sys.stderr.write('Check failed: no chip\\n'); sys.stderr.flush(); os.abort()"
     said = []
     ended = run_in_process("it", [], module(tmp_path, text), said.append, 60)

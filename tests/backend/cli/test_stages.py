@@ -140,7 +140,6 @@ def save_and_wait(self, copy, save=StateSaver.save, saved=[]):
         time.sleep(600)
 
 StateSaver.save, StateSaver.__init__.__defaults__ = save_and_wait, (0.0,)
-from backend.cli.words import run_command
 from backend.cli.stages_run import run_in_this_process
 run_command(run_in_this_process)
 """
