@@ -1,4 +1,4 @@
-"""Read a checkpoint folder: its model_index.json and its networks' configurations. Reads no weights and depends on no model."""
+"""Read a checkpoint folder: its model_index.json and its networks' configurations. Reads no weights."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -25,9 +25,8 @@ class Checkpoint:
     """A folder in diffusers' layout.
 
     `index` is the content of model_index.json. `configs` maps the name of each part, such as "transformer", to the content of its
-    config.json. `transformer_files` maps parts to single files in the authors' format. Without such a file, the first
-    transformer is in the folder `transformer_folder`. `convert_tensors` returns a single file's tensors with diffusers' names and
-    arrangement, for families whose authors arrange some tensors differently.
+    config.json. `transformer_files` maps parts to single files in the authors' format. `convert_tensors` returns a single file's
+    tensors with diffusers' names and arrangement.
     """
 
     folder: Path
@@ -39,7 +38,7 @@ class Checkpoint:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the parts that have weights, transformers first."""
+        """Parts that have weights, transformers first."""
         return tuple(sorted(self.configs, key=lambda part: (not part.startswith("transformer"), part)))
 
     def tensors(self, part: str) -> dict[str, TensorPlace]:
@@ -50,50 +49,45 @@ class Checkpoint:
 
 
 def split_source(source: str | Path) -> tuple[str, str]:
-    """Split "BASE#FOLDER" into the checkpoint BASE, a folder or Hub id, and the folder of its transformer, such as
-    "transformer_full".
-
-    For a source without "#", return the source itself and "transformer".
-    """
+    """Split "BASE#FOLDER" into the checkpoint and the folder of its transformer, by default "transformer"."""
     match = _FOLDER_SOURCE.fullmatch(str(source))
     return (match["base"], match["transformer"]) if match else (str(source), TRANSFORMER)
 
 
 def part_folder(part: str, transformer: str) -> str:
-    """Return the name of a part's folder: `transformer` for the first transformer, otherwise the name of the part."""
     return transformer if part == TRANSFORMER else part
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether the folder contains a model_index.json, or the transformer as a .pt file.
-
-    Raises: ModelError if the folder contains several .pt files.
-    """
+    """Return whether the folder is a checkpoint. Raises: ModelError if it contains several .pt files."""
     return (folder / "model_index.json").is_file() or _find_torch_file(folder) is not None
 
 
 def open_checkpoint(
     folder: Path, transformer_files: Mapping[str, TransformerFile] | None = None, transformer: str = TRANSFORMER
 ) -> Checkpoint:
-    """Open a checkpoint folder and read its configurations.
+    """Open a checkpoint folder and read its configurations. Raises: ModelError if a configuration is missing or broken.
 
-    Transformers are read from `transformer_files` if given, otherwise from a .pt file in the folder or from the folder
-    `transformer`. Raises: ModelError if a configuration is missing or broken.
+    Transformers are read from `transformer_files` if given, otherwise from a .pt file in the folder or the folder `transformer`.
     """
-    if transformer_files:
-        return _open_with_transformer_files(folder, transformer_files)
-    if transformer == TRANSFORMER and (torch_file := _find_torch_file(folder)) is not None:
-        return _open_with_transformer_files(folder, {TRANSFORMER: torch_file})
-    index = read_json(folder / "model_index.json")
-    parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS) and part not in UNUSED]
-    parts += [part for part in UNNAMED if part not in parts and (folder / part / "config.json").is_file()]
-    configs = {part: read_json(folder / part_folder(part, transformer) / "config.json") for part in parts}
-    return Checkpoint(folder=folder, index=index, configs=configs, transformer_folder=transformer)
+    if not transformer_files and transformer == TRANSFORMER and (torch_file := _find_torch_file(folder)) is not None:
+        transformer_files = {TRANSFORMER: torch_file}
+    if not transformer_files:
+        index = read_json(folder / "model_index.json")
+        parts = [part for part in named_parts(index) if not part.startswith(WITHOUT_WEIGHTS) and part not in UNUSED]
+        parts += [part for part in UNNAMED if part not in parts and (folder / part / "config.json").is_file()]
+        configs = {part: read_json(folder / part_folder(part, transformer) / "config.json") for part in parts}
+        return Checkpoint(folder=folder, index=index, configs=configs, transformer_folder=transformer)
+    index = read_json(folder / "model_index.json") if (folder / "model_index.json").is_file() else {}
+    parts = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
+    tokenizers = [path.name for path in sorted(folder.glob("tokenizer*")) if path.is_dir()]
+    named = {part: ["diffusers", part] for part in (*transformer_files, *parts, *tokenizers)}
+    configs = {part: read_json(folder / part / "config.json") for part in parts if not part.startswith(WITHOUT_WEIGHTS)}
+    return Checkpoint(folder=folder, index=named | index, configs=configs, transformer_files=transformer_files)
 
 
 def _find_torch_file(folder: Path) -> TorchFile | None:
-    """Return the folder's .pt file, which contains the transformer. None if the folder has no .pt file, or if its subfolder
-    `transformer` contains weights."""
+    """Return the .pt file that contains the transformer, None if there is no such file or `transformer` contains weights."""
     if any((folder / TRANSFORMER).glob("*.safetensors*")):
         return None
     paths = sorted(folder.glob("*.pt"))
@@ -103,16 +97,6 @@ def _find_torch_file(folder: Path) -> TorchFile | None:
     return TorchFile(path=paths[0]) if paths else None
 
 
-def _open_with_transformer_files(folder: Path, files: Mapping[str, TransformerFile]) -> Checkpoint:
-    index = read_json(folder / "model_index.json") if (folder / "model_index.json").is_file() else {}
-    parts = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
-    tokenizers = [path.name for path in sorted(folder.glob("tokenizer*")) if path.is_dir()]
-    named = {part: ["diffusers", part] for part in (*files, *parts, *tokenizers)}
-    configs = {part: read_json(folder / part / "config.json") for part in parts if not part.startswith(WITHOUT_WEIGHTS)}
-    return Checkpoint(folder=folder, index=named | index, configs=configs, transformer_files=files)
-
-
 def named_parts(index: Mapping[str, object]) -> list[str]:
-    """Return the names of the parts that the checkpoint has. In model_index.json, the value of a part is [library, class], or
-    [null, null] if the checkpoint does not have the part."""
+    """Return the parts that the checkpoint has. Their values are [library, class], the values of absent parts [null, null]."""
     return [part for part, value in index.items() if isinstance(value, list) and len(value) == 2 and all(value)]

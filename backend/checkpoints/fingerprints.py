@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from backend.checkpoints.tensors import LARGEST_HEADER
+from backend.files import have_same_content
 
 _BEGINNING = 1 << 16  # bytes read from the start of a file that is not a safetensors file
 _SHA256 = re.compile(r"[0-9a-f]{64}")  # in the Hub's cache, files are named by the hash of their bytes
@@ -18,11 +17,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")  # in the Hub's cache, files are named by 
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """The state of a file: its path (links followed), size in bytes, time of the last change (nanoseconds) and a hash of its
-    beginning.
-
-    The beginning of a safetensors file is its whole header.
-    """
+    """The state of a file. `path` has no links, `changed` is in nanoseconds, `beginning` is a hash (of a safetensors header)."""
 
     path: Path
     size: int
@@ -43,7 +38,6 @@ def fingerprint_file(path: Path) -> Fingerprint:
 
 
 def fingerprint_files(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
-    """Return the fingerprints of files, in the order of `paths`. Raises: OSError."""
     return tuple(map(fingerprint_file, paths))
 
 
@@ -58,20 +52,25 @@ def is_unchanged(fingerprints: Sequence[Fingerprint]) -> bool:
 def have_equal_bytes(one: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
     """Return whether each file of `one` has the same bytes as the file at the same position of `other`.
 
-    Two files with equal sizes and beginnings are compared byte by byte. If their names are hashes, only the names are compared.
+    Files with equal sizes and beginnings are compared byte by byte, or by their names, if the names are hashes.
     """
-    return len(one) == len(other) and all(map(_have_equal_bytes, one, other))
-
-
-def _have_equal_bytes(one: Fingerprint, other: Fingerprint) -> bool:
-    if one == other:
-        return True
-    if one.path == other.path or (one.size, one.beginning) != (other.size, other.beginning):
+    if len(one) != len(other):
         return False
-    if _SHA256.fullmatch(one.path.name) and _SHA256.fullmatch(other.path.name):
-        return one.path.name == other.path.name
-    try:
-        alike = os.path.samefile(one.path, other.path) or filecmp.cmp(one.path, other.path, shallow=False)
-    except OSError:
-        return False
-    return alike and is_unchanged((one, other))
+    for pair in zip(one, other, strict=True):
+        mine, theirs = pair
+        if mine == theirs:
+            continue
+        if mine.path == theirs.path or (mine.size, mine.beginning) != (theirs.size, theirs.beginning):
+            return False
+        if all(_SHA256.fullmatch(file.path.name) for file in pair):
+            if mine.path.name != theirs.path.name:
+                return False
+            continue
+        try:
+            if not have_same_content(mine.path, theirs.path):
+                return False
+        except OSError:
+            return False
+        if not is_unchanged(pair):
+            return False
+    return True

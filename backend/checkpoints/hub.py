@@ -1,8 +1,4 @@
-"""Find checkpoints and LoRA files by their Hugging Face id on this machine, or download them.
-
-Files are in huggingface_hub's cache, which all tools on the machine share. `hub_file` downloads each file there, and resumes
-within a file after a broken connection or a killed process. huggingface_hub creates the links in the cache. This module does not
-import JAX.
+"""Find checkpoints and LoRA files by their Hugging Face id in huggingface_hub's cache on this machine, or download them.
 
 A download calls `on_bytes(done, total)` every second, in the thread that started the download. The total is 0 while it is
 unknown. An error of `on_bytes` ends the download. Received bytes are kept.
@@ -65,25 +61,23 @@ HIDDEN_FROM_US = (401, 403, 404)
 
 
 def ignore_progress(done: int, total: int) -> None:
-    """Ignore the progress of a download."""
+    """Do nothing."""
 
 
 def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Checkpoint:
-    """Find and open a checkpoint: the folder `source`, or a Hub id, downloaded if needed.
+    """Open a checkpoint folder, or a Hub id, downloaded if needed. Raises: ModelError.
 
     `source` can also name the transformer: "BASE+FILE" for a single file, "BASE#FOLDER" for another folder of the checkpoint.
-    Raises: ModelError.
     """
     if (parsed := parse_file_source(source)) is not None:
-        return _find_with_files(parsed, accept, on_bytes)
+        return open_cached_checkpoint(source) or _download_with_files(parsed, accept, on_bytes)
     base, transformer = split_source(source)
     folder = Path(base).expanduser()
     if folder.is_dir():
         if is_checkpoint(folder):
             return open_checkpoint(folder, transformer=transformer)
-        raise ModelError(
-            f"{folder.name}", "must contain a model_index.json, as diffusers writes it", "give a diffusers checkpoint folder"
-        )
+        rule = "must contain a model_index.json, as diffusers writes it"
+        raise ModelError(f"{folder.name}", rule, "give a diffusers checkpoint folder")
     if not is_hub_id(source):
         raise ModelError(f"The model {folder.name}", "is not on this machine", _suggest_alternatives())
     if (checkpoint := open_cached_checkpoint(source)) is not None:
@@ -91,11 +85,11 @@ def find_checkpoint(source: str, accept: Accept, on_bytes: OnBytes = ignore_prog
     return open_checkpoint(download_model(source, accept, on_bytes), transformer=transformer)
 
 
-def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
-    """Find a checkpoint with single-file transformers, downloaded if needed. The transformers and the base's configurations are
-    checked before the base's weights are downloaded."""
-    if (checkpoint := open_cached_with_files(parsed)) is not None:
-        return checkpoint
+def _download_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> Checkpoint:
+    """Download what is missing of a checkpoint with single-file transformers.
+
+    The transformers and the base's configurations are checked before the base's weights are downloaded.
+    """
     for file in parsed.files:
         if not is_on_hub(file) and not Path(file).is_file():
             raise ModelError(f"The transformer {Path(file).name}", "is not on this machine", "check the path of --transformer")
@@ -109,14 +103,6 @@ def _find_with_files(parsed: FileSource, accept: Accept, on_bytes: OnBytes) -> C
         # A newer commit may exist since the first download. The files of the newer commit are in another folder.
         checkpoint = open_checkpoint(_download(parsed.base, PATTERNS_BESIDE_FILES, on_bytes), checkpoint.transformer_files)
     return checkpoint
-
-
-def open_cached_with_files(parsed: FileSource) -> Checkpoint | None:
-    """Open the checkpoint without the network. Return None if the base is incomplete on this machine, or a transformer's file is
-    missing."""
-    files = find_cached_parts(parsed)
-    folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
-    return None if folder is None or files is None else _open_if_complete(folder, files)
 
 
 def find_cached_parts(parsed: FileSource) -> dict[str, TransformerFile] | None:
@@ -136,24 +122,24 @@ def find_file(source: str, on_bytes: OnBytes = ignore_progress) -> Path:
 
 
 def is_hub_id(source: str) -> bool:
-    """Return whether the source is a Hub id: "owner/name", with an optional "#FOLDER", or with one or two
-    "+owner/repository:file"."""
+    """Return whether the source is "owner/name", with an optional "#FOLDER" or one or two "+owner/repository:file"."""
     if (parsed := parse_file_source(source)) is not None:
         return is_hub_id(parsed.base) and all(map(is_on_hub, parsed.files))
     return source.count("/") == 1 and not source.startswith(("/", ".", "~")) and ":" not in source
 
 
 def open_cached_checkpoint(source: str) -> Checkpoint | None:
-    """Open a checkpoint from the cache without the network. Return None if the checkpoint is incomplete."""
+    """Open a checkpoint from the cache without the network. Return None if a file is missing."""
     if (parsed := parse_file_source(source)) is not None:
-        return open_cached_with_files(parsed)
+        files = find_cached_parts(parsed)
+        folder = _find_cached_snapshot(parsed.base, PATTERNS_BESIDE_FILES) if is_hub_id(parsed.base) else Path(parsed.base)
+        return None if folder is None or files is None else _open_if_complete(folder, files)
     base, transformer = split_source(source)
     folder = _find_cached_snapshot(base, _replace_transformer_folder(PATTERNS, transformer))
     return None if folder is None else _open_if_complete(folder, transformer=transformer)
 
 
 def find_cached_folder(source: str) -> Path | None:
-    """Return the folder of a checkpoint in the cache, None if it is incomplete."""
     checkpoint = open_cached_checkpoint(source)
     return None if checkpoint is None else checkpoint.folder
 
@@ -175,7 +161,6 @@ def find_newest_snapshot(source: str) -> Path | None:
 
 
 def _replace_transformer_folder(patterns: Sequence[str], transformer: str) -> tuple[str, ...]:
-    """Replace the folder name "transformer" in the patterns by the value of `transformer`."""
     folders = (pattern.partition("/") for pattern in patterns)
     return tuple(part_folder(part, transformer) + slash + name for part, slash, name in folders)
 
@@ -196,13 +181,9 @@ def _open_if_complete(
 
 
 def download_model(source: str, accept: Accept, on_bytes: OnBytes = ignore_progress) -> Path:
-    """Download the missing files. `accept` checks the configurations before the weights in the checkpoint's folders are
-    downloaded.
-
-    Raises: ModelError.
-    """
+    """Download the missing files, the weights after `accept` has checked the configurations. Raises: ModelError."""
     if (parsed := parse_file_source(source)) is not None:
-        return _find_with_files(parsed, accept, on_bytes).folder
+        return (open_cached_checkpoint(source) or _download_with_files(parsed, accept, on_bytes)).folder
     base, transformer = split_source(source)
     folder = _download(base, _replace_transformer_folder(CONFIGURATIONS, transformer), lambda done, total: on_bytes(0, 0))
     accept(open_checkpoint(folder, transformer=transformer))
@@ -245,11 +226,8 @@ def check_space(source: str, files: Sequence[HubFile]) -> None:
     there = next(folder for folder in (Path(constants.HF_HUB_CACHE), *Path(constants.HF_HUB_CACHE).parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if needed > free:
-        raise ModelError(
-            f"{source} needs {needed / 1e9:.1f} GB more",
-            f"and the disk has {free / 1e9:.1f} GB free",
-            "free some, or set HF_HOME to a folder on a larger disk",
-        )
+        what, rule = f"{source} needs {needed / 1e9:.1f} GB more", f"and the disk has {free / 1e9:.1f} GB free"
+        raise ModelError(what, rule, "free some, or set HF_HOME to a folder on a larger disk")
 
 
 def _find_cached_snapshot(repository: str, patterns: Sequence[str]) -> Path | None:
@@ -262,33 +240,48 @@ def _download(repository: str, patterns: Sequence[str], on_bytes: OnBytes, of_lo
     with _convert_errors(repository, of_lora):
         [everything] = _run_in_parallel([lambda stopped: _list_files(repository)], lambda: on_bytes(0, 0))
         if "model_index.json" in patterns and all(file.name != "model_index.json" for file in everything):
-            raise ModelError(
-                f"{repository} contains no model_index.json:",
-                "a checkpoint must be in diffusers' layout",
-                "authors often publish it under a name that ends in -Diffusers",
-            )
+            what, rule = f"{repository} contains no model_index.json:", "a checkpoint must be in diffusers' layout"
+            raise ModelError(what, rule, "authors often publish it under a name that ends in -Diffusers")
         files = list(filter_repo_objects(everything, allow_patterns=list(patterns), key=lambda file: file.name))
         delete_unfinished(repository, {file.content_hash for file in everything})
         check_space(repository, files)
-        _download_all(files, on_bytes)
-        create_links = functools.partial(
-            snapshot_download, repository, allow_patterns=list(patterns), tqdm_class=_HiddenProgressBar
-        )
+        # Bytes of an earlier try count as received. Files too large for plain HTTP (50 GB) are downloaded with the links.
+        total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
+        fetches = [functools.partial(download_to_cache, file) for file in files if file.num_bytes <= small]
+        _run_in_parallel(fetches, lambda: on_bytes(sum(file.arrived_bytes for file in files), total))
+        on_bytes(total, total)
+        links: dict[str, Any] = {"allow_patterns": list(patterns), "tqdm_class": _HiddenProgressBar}
+        create_links = functools.partial(snapshot_download, repository, **links)
         return Path(*_run_in_parallel([lambda stopped: create_links()], lambda: on_bytes(0, 0)))
 
 
 @contextlib.contextmanager
 def _convert_errors(repository: str, of_lora: str) -> Generator[None]:
-    """Convert errors of the Hub, the network and the disk into ModelError."""
     try:
         yield
     except (HfHubHTTPError, HFValidationError, OSError, httpx2.TransportError) as error:
-        raise _create_error(repository, error, of_lora) from error
+        cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        source = f"{repository}:{of_lora}" if of_lora else repository
+        if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
+            rule = "is not on the Hugging Face Hub, or not public"
+            what = f"{repository}", rule, "check the id, or log in with `hf auth login`"
+        elif getattr(error, "errno", None) == errno.ENOSPC:
+            what = f"The disk is full while {repository} is downloaded:", "the received bytes are kept", "free some space"
+        elif isinstance(error, OSError) and error.filename:
+            fix = "set HF_HOME to a folder that you can write to"
+            what = f"{error.filename} cannot be written", f"({error.strerror})", fix
+        else:
+            is_begun = not of_lora and any(blobs_folder(repository).glob("*"))
+            here = "is incomplete on this machine" if is_begun else "is not on this machine"
+            fetch = f"run `python app.py models download {source}` where there is a network"
+            other = "make the video without this file" if of_lora else _suggest_alternatives()
+            reached = f"{source} {here}, and the Hugging Face Hub cannot be reached"
+            what = reached, f"({type(cause or error).__name__})", f"{fetch}, or {other}"
+        raise ModelError(*what) from error
 
 
 class _HiddenProgressBar(tqdm):
-    """A progress bar of huggingface_hub that is never shown."""
-
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options | {"disable": True})
 
@@ -312,23 +305,12 @@ def _list_files(repository: str) -> list[HubFile]:
     ]
 
 
-def _download_all(files: Sequence[HubFile], on_bytes: OnBytes) -> None:
-    """Download several files at once. Bytes of an earlier try count as received.
-
-    Skips files that are too large for plain HTTP (50 GB). huggingface_hub downloads these files later.
-    """
-    total, small = sum(file.num_bytes for file in files), constants.MAX_HTTP_DOWNLOAD_SIZE
-    fetches = [functools.partial(download_to_cache, file) for file in files if file.num_bytes <= small]
-    _run_in_parallel(fetches, lambda: on_bytes(sum(file.arrived_bytes for file in files), total))
-    on_bytes(total, total)
-
-
 def _run_in_parallel(works: Sequence[Callable[[threading.Event], object]], on_look: Callable[[], None]) -> list[Any]:
     """Call the functions `works` in parallel and return their results. Call `on_look` every second until all functions end.
 
-    Each function receives an event that asks it to stop. The event is set after the first error of a function. The other
-    functions then get `SECONDS_FOR_OTHERS` to end. The event is also set after Ctrl-C or an error of `on_look`, without a wait.
-    The threads belong to no executor, because Python waits for an executor's threads before a process ends.
+    Each function receives an event, which is set after the first error, also of `on_look`. After an error of a function, the
+    others get `SECONDS_FOR_OTHERS` to end. The threads belong to no executor, because Python waits for an executor's threads
+    before a process ends.
     """
     stopped, futures, left = threading.Event(), [Future() for _ in works], SimpleQueue()
     for pair in zip(futures, works, strict=True):
@@ -336,9 +318,12 @@ def _run_in_parallel(works: Sequence[Callable[[threading.Event], object]], on_lo
     for _ in works[:FILES_AT_ONCE]:
         threading.Thread(target=_work_through, args=(left, stopped), name="download", daemon=True).start()
     try:
-        while wait(futures, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done and not any(map(_has_failed, futures)):
+        while True:
+            unfinished = wait(futures, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done
+            failed = next((one for one in futures if one.done() and one.exception() is not None), None)
+            if failed is not None or not unfinished:
+                break
             on_look()
-        failed = next(filter(_has_failed, futures), None)
     finally:
         stopped.set()
         for future in futures:
@@ -350,7 +335,6 @@ def _run_in_parallel(works: Sequence[Callable[[threading.Event], object]], on_lo
 
 
 def _work_through(left: SimpleQueue, stopped: threading.Event) -> None:
-    """Take functions from the queue `left` and call one after another, until the queue is empty."""
     while True:
         try:
             future, work = left.get_nowait()
@@ -361,34 +345,3 @@ def _work_through(left: SimpleQueue, stopped: threading.Event) -> None:
                 future.set_result(work(stopped))
             except BaseException as error:
                 future.set_exception(error)
-
-
-def _has_failed(future: Future) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is not None
-
-
-def _create_error(repository: str, error: Exception, of_lora: str) -> ModelError:
-    cause = error if isinstance(error, HfHubHTTPError) else error.__cause__
-    status = getattr(getattr(cause, "response", None), "status_code", None)
-    if status in HIDDEN_FROM_US or isinstance(error, HFValidationError):
-        return ModelError(
-            f"{repository}",
-            "is not on the Hugging Face Hub, or not public",
-            "check the id, or log in with `hf auth login`",
-        )
-    if getattr(error, "errno", None) == errno.ENOSPC:
-        return ModelError(f"The disk is full while {repository} is downloaded:", "the received bytes are kept", "free some space")
-    if isinstance(error, OSError) and error.filename:
-        return ModelError(
-            f"{error.filename} cannot be written", f"({error.strerror})", "set HF_HOME to a folder that you can write to"
-        )
-    source = f"{repository}:{of_lora}" if of_lora else repository
-    here = (
-        "is incomplete on this machine" if not of_lora and any(blobs_folder(repository).glob("*")) else "is not on this machine"
-    )
-    fetch = f"run `python app.py models download {source}` where there is a network"
-    return ModelError(
-        f"{source} {here}, and the Hugging Face Hub cannot be reached",
-        f"({type(cause or error).__name__})",
-        f"{fetch}, or {'make the video without this file' if of_lora else _suggest_alternatives()}",
-    )

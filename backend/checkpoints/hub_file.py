@@ -1,10 +1,8 @@
 """Download one file of the Hugging Face Hub into this machine's cache, and resume with the bytes that a killed process left.
 
-huggingface_hub 2.4.0 writes an unfinished file under a name that only the downloading process knows. The file is lost when this
-process ends, also in the local_dir mode and with hf_xet (`file_download._download_to_tmp_and_move`). A machine that stops at 9 of
-10 GB would start again from zero. Here an unfinished file is named `<hash>.incomplete` in the cache's folder of blobs, and only
-the missing bytes are requested over HTTP. The library's own lock guards the file, so other processes that use the cache wait.
-Does not import JAX.
+huggingface_hub 2.4.0 loses an unfinished file when the downloading process ends. Here an unfinished file is named
+`<hash>.incomplete` in the cache's folder of blobs, and only the missing bytes are requested over HTTP. The library's own lock
+guards the file, so other processes that use the cache wait.
 """
 
 import contextlib
@@ -42,17 +40,14 @@ class HubFile:
 
     @property
     def blob_path(self) -> Path:
-        """The path of the complete file."""
         return blobs_folder(self.repository) / self.content_hash
 
     @property
     def unfinished_path(self) -> Path:
-        """The path of the incomplete file."""
         return self.blob_path.with_name(f"{self.content_hash}.incomplete")
 
     @property
     def arrived_bytes(self) -> int:
-        """The number of the file's bytes on this machine."""
         # The complete file is looked up twice, because a download may rename the unfinished file after the first lookup.
         for path in (self.blob_path, self.unfinished_path, self.blob_path):
             with contextlib.suppress(OSError):
@@ -80,13 +75,25 @@ def download_to_cache(file: HubFile, stopped: threading.Event) -> None:
     Raises: Stopped; ModelError if the received bytes have another hash than the Hub states (they are deleted); OSError;
     httpx2.TransportError if the connection broke and another try received no more bytes.
     """
+    lock_path = _lock_path(file.repository, file.content_hash)
     with contextlib.ExitStack() as locks:
-        _wait_for_lock(locks, file, stopped)
+        while True:
+            if stopped.is_set():
+                raise Stopped
+            with contextlib.suppress(Timeout):
+                locks.enter_context(WeakFileLock(lock_path, timeout=SECONDS_BETWEEN_TRIES))
+                break
         if file.blob_path.exists():
             return
         file.blob_path.parent.mkdir(parents=True, exist_ok=True)
         _receive_missing_bytes(file, stopped)
-        _check_hash(file)
+        content_hash = hash_file(file.unfinished_path, file.content_hash)
+        if content_hash != file.content_hash:
+            file.unfinished_path.unlink()
+            what = f"{file.repository}: {file.name} arrived with the hash {content_hash[:12]}..."
+            raise ModelError(what, f"and must have {file.content_hash[:12]}...; it was removed", "download again")
+        with file.unfinished_path.open("rb") as whole:
+            os.fsync(whole.fileno())  # a file with the final name counts as complete, even after a power failure
         file.unfinished_path.replace(file.blob_path)
 
 
@@ -103,19 +110,10 @@ def delete_unfinished(repository: str, wanted: set[str]) -> None:
 
 
 def _lock_path(repository: str, content_hash: str) -> Path:
-    """Return the path of the file that huggingface_hub locks while it downloads. Create the folder of this file."""
+    """Return the path of the file that huggingface_hub locks while it downloads, and create its folder."""
     folder = Path(constants.HF_HUB_CACHE) / ".locks" / blobs_folder(repository).parent.name
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{content_hash}.lock"
-
-
-def _wait_for_lock(locks: contextlib.ExitStack, file: HubFile, stopped: threading.Event) -> None:
-    path = _lock_path(file.repository, file.content_hash)
-    while not stopped.is_set():
-        with contextlib.suppress(Timeout):
-            locks.enter_context(WeakFileLock(path, timeout=SECONDS_BETWEEN_TRIES))
-            return
-    raise Stopped
 
 
 def _receive_missing_bytes(file: HubFile, stopped: threading.Event) -> None:
@@ -148,17 +146,3 @@ class _UnfinishedFile(io.BufferedWriter):
         if self._stopped.is_set():
             raise Stopped
         return super().write(chunk)
-
-
-def _check_hash(file: HubFile) -> None:
-    """Check the hash of the file, then flush the file to the disk. Raises: ModelError for a wrong hash; the file is deleted."""
-    content_hash = hash_file(file.unfinished_path, file.content_hash)
-    if content_hash != file.content_hash:
-        file.unfinished_path.unlink()
-        raise ModelError(
-            f"{file.repository}: {file.name} arrived with the hash {content_hash[:12]}...",
-            f"and must have {file.content_hash[:12]}...; it was removed",
-            "download again",
-        )
-    with file.unfinished_path.open("rb") as whole:
-        os.fsync(whole.fileno())  # before the renaming: a file with the final name counts as complete, even after a power failure

@@ -1,4 +1,4 @@
-"""Read the JSON files of a checkpoint. Also contains texts for errors about any file of a checkpoint."""
+"""Read the JSON files of a checkpoint. Contains texts for errors about any file of a checkpoint."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""List and find the LoRA files in the data folder's `loras` folder, and add files that the command line names. Reads no weights.
+"""List, find and add LoRA files in the data folder's `loras` folder. Reads no weights.
 
 A request contains a LoRA's name, never a path, so a web page can only reach the files of this folder.
 """
@@ -15,8 +15,7 @@ SUFFIX = ".safetensors"
 class LoraName(NamedTuple):
     """A name that LoRA files use for a module.
 
-    A file can store several modules as one matrix, with the rows of each module below the rows of the previous module. `parts` is
-    the number of these modules, and `part` is the index of this module, from 0.
+    A file can store several modules as one matrix, one below the other. `part` is this module's index of `parts`, from 0.
     """
 
     name: str
@@ -33,11 +32,8 @@ def find_lora(name: str, folder: Path) -> Path:
     """Return the file of this name in the folder. Raises: RequestError, which lists the names."""
     if name not in list_loras(folder):  # a name is never used as a path
         names = ", ".join(list_loras(folder)) or "nothing"
-        raise RequestError(
-            f"the LoRA {name!r}",
-            f"must be a file in the data folder's loras folder, which contains {names}",
-            "put it there, or give --lora its path on the command line",
-        )
+        rule = f"must be a file in the data folder's loras folder, which contains {names}"
+        raise RequestError(f"the LoRA {name!r}", rule, "put it there, or give --lora its path on the command line")
     return folder / name
 
 
@@ -53,18 +49,12 @@ def check_lora(source: str, folder: Path) -> None:
         return
     path = _resolve_path(source, folder)
     if path.suffix != SUFFIX or not path.is_file():
-        raise RequestError(
-            f"lora={source!r}",
-            f"must be a {SUFFIX} file, a name in the data folder's loras folder, or owner/repository:file.safetensors",
-            "check the path",
-        )
+        rule = f"must be a {SUFFIX} file, a name in the data folder's loras folder, or owner/repository:file.safetensors"
+        raise RequestError(f"lora={source!r}", rule, "check the path")
     existing = folder / path.name
     if existing.exists() and not have_same_content(existing, path):
-        raise RequestError(
-            f"lora={source!r} has the name of another LoRA that was used before, and",
-            "a name must stay with its file, so that a video can be regenerated",
-            "rename it",
-        )
+        what = f"lora={source!r} has the name of another LoRA that was used before, and"
+        raise RequestError(what, "a name must stay with its file, so that a video can be regenerated", "rename it")
 
 
 def adopt_lora(source: str, folder: Path) -> None:
@@ -75,11 +65,6 @@ def adopt_lora(source: str, folder: Path) -> None:
     if not (folder / path.name).exists():
         folder.mkdir(parents=True, exist_ok=True)
         link_or_copy(path, folder / path.name)
-
-
-def choice_source(source: str) -> str:
-    """Return the `LoraChoice.source` for a path, a name or a Hub file from the command line."""
-    return source if is_hub_source(source) else Path(source).name
 
 
 def _resolve_path(source: str, folder: Path) -> Path:

@@ -1,5 +1,4 @@
-"""Find each array in the two files of an ncnn network: a text file with its layers, and a binary file with their weights. Reads
-no weights.
+"""Find each array in the two files of an ncnn network: a text file with its layers, and a binary file with their weights.
 
 Source of the format: Tencent/ncnn, docs/developer-guide/param-and-model-file-structure.md.
 """
@@ -18,17 +17,9 @@ _TAG_BYTES = 4
 
 
 def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict[str, TensorPlace]:
-    """Find the arrays of all convolutions and PReLUs of a network.
+    """Find the arrays of all convolutions and PReLUs of a network in the binary file `numbers`, by their names in PyTorch.
 
-    Args:
-        layers: the text file that lists the layers.
-        numbers: the binary file with the weights.
-        names: the modules' names in PyTorch, in the order of the layers.
-
-    Returns:
-        The place of each array in the file `numbers`, by the array's name in PyTorch.
-
-    Raises: ModelError if the files or the names do not match.
+    `layers` is the text file. `names` are the modules' names, in the order of the layers. Raises: ModelError.
     """
     try:
         rows = [line.split() for line in layers.read_text("ascii").splitlines()]
@@ -41,9 +32,8 @@ def read_ncnn_tensors(layers: Path, numbers: Path, names: Sequence[str]) -> dict
         for name, arrays in zip(names, places, strict=True):
             named |= {f"{name}.{kind}": place for kind, place in arrays.items()}
     except (OSError, ValueError, IndexError, KeyError) as error:
-        raise ModelError(
-            f"{short_path(numbers)} cannot be read:", f"it must be complete ({type(error).__name__})", AGAIN
-        ) from None
+        rule = f"it must be complete ({type(error).__name__})"
+        raise ModelError(f"{short_path(numbers)} cannot be read:", rule, AGAIN) from None
     if numbers.stat().st_size != max(place.end for place in named.values()):
         raise ModelError(f"{short_path(numbers)} is too short or too long", f"for {layers.name}", AGAIN)
     return named

@@ -1,7 +1,7 @@
 """Remove a checkpoint or a file from the Hub's cache, except files that another source needs or that other tools downloaded.
 
-The cache stores each file once, under the hash of its content, with a link from a folder for each commit. A link is deleted if
-the removed source needs a file of this name and no kept source needs it. The content is deleted with its last link.
+The cache stores each file once, under the hash of its content, with a link from a folder for each commit. The content is deleted
+with its last link.
 """
 
 import contextlib
@@ -17,19 +17,15 @@ from backend.errors import ModelError
 
 
 def remove(source: str, kept: Collection[str]) -> int:
-    """Delete the files that `source` needs and no source in `kept` needs. Return the number of freed bytes.
-
-    Raises: ModelError if a file cannot be deleted.
-    """
+    """Delete the files that `source` needs and no source in `kept` needs. Return the freed bytes. Raises: ModelError."""
     freed = 0
     for repository, patterns in file_patterns(source).items():
         others = [pattern for other in kept for pattern in file_patterns(other).get(repository, ())]
         try:
             freed += _remove_from(repository, patterns, others)
         except OSError as error:
-            raise ModelError(
-                f"{source} cannot be removed", f"({error.strerror or error})", "check who owns the files in the Hub's cache"
-            ) from error
+            fix = "check who owns the files in the Hub's cache"
+            raise ModelError(f"{source} cannot be removed", f"({error.strerror or error})", fix) from error
     return freed
 
 
@@ -56,7 +52,6 @@ def _remove_from(repository: str, patterns: Collection[str], others: Collection[
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Return the files of all commits in a repository's folder of the cache."""
     return [path for path in (folder / "snapshots").glob("*/**/*") if path.is_symlink() or path.is_file()]
 
 

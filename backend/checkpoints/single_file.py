@@ -1,6 +1,4 @@
-"""Single-file transformers, used with the other parts of a checkpoint.
-
-This module parses model sources such as "BASE+FILE", and finds where each tensor is in a file.
+"""Single-file transformers: parse model sources such as "BASE+FILE", and find where each tensor is in a file.
 
 Such a file contains one network. The tensors have the authors' names, sometimes with a prefix. Some files store numbers of 8 or 4
 bits with scales. An fp8 tensor has one scale, or a scale for each row. An int8 matrix has a scale for each tile of 128 x 128. An
@@ -18,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from backend.checkpoints.json_files import short_path
 from backend.checkpoints.tensors import FP4, TensorPlace, read_header
@@ -61,18 +60,12 @@ def parse_file_source(source: str | Path) -> FileSource | None:
     return FileSource(base=match["base"], files=files, tree=match["tree"] or "")
 
 
-def join_source(base: str, files: Sequence[str]) -> str:
-    """Join a checkpoint and files to "BASE+FILE" or "BASE+FILE+FILE"."""
-    return "+".join([base, *files])
-
-
 def is_on_hub(file: str) -> bool:
-    """Return whether a file of a source is on the Hub."""
     return not file.startswith("/")
 
 
 def assign_parts(files: Sequence[Path], tree: str = "") -> dict[str, TransformerFile]:
-    """Return each file by the name of the transformer that it contains. `tree` is as in `FileSource`."""
+    """Return the files by the names of the transformers that they contain."""
     own = [TorchFile(path=path, tree=tree) if path.suffix in TORCH_SUFFIXES else path for path in files]
     return {"transformer" if index == 0 else f"transformer_{index + 1}": file for index, file in enumerate(own)}
 
@@ -98,7 +91,7 @@ def read_single_file_tensors(file: TransformerFile) -> dict[str, TensorPlace]:
 
 
 def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Join X.int8_weight and X.scale to one entry X.weight, whose `scale` is the scale's place. Other tensors stay unchanged."""
+    """Join X.int8_weight and X.scale to one entry X.weight. Other tensors stay unchanged."""
     stems = [name.removesuffix(INT8_WEIGHT) for name in places if name.endswith(INT8_WEIGHT)]
     used = {stem + ending for stem in stems for ending in (INT8_WEIGHT, INT8_SCALE)}
     joined = {name: place for name, place in places.items() if name not in used}
@@ -106,21 +99,15 @@ def _join_int8(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, Tenso
         place, scale = places[stem + INT8_WEIGHT], places.get(stem + INT8_SCALE)
         tiles = tuple(-(-length // TILE) for length in place.shape)
         if place.dtype != "I8" or len(tiles) != 2 or scale is None or scale.shape != tiles or scale.dtype not in NUMBERS:
-            raise ModelError(
-                f"{short_path(path)} has {stem[:80]}{INT8_WEIGHT} without a scale for each tile:",
-                f"it must be an int8 matrix, and {INT8_SCALE[1:]} must have one number for {TILE} x {TILE} of its numbers",
-                "download it again",
-            )
+            what = f"{short_path(path)} has {stem[:80]}{INT8_WEIGHT} without a scale for each tile:"
+            rule = f"it must be an int8 matrix, and {INT8_SCALE[1:]} must have one number for {TILE} x {TILE} of its numbers"
+            raise ModelError(what, rule, "download it again")
         joined[f"{stem}.weight"] = dataclasses.replace(place, scale=scale, scale_block=(TILE, TILE))
     return joined
 
 
 def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Join each fp4 weight and its scales to one entry. Other tensors stay unchanged.
-
-    The entry's `scale` is a `TensorPlace`: where the scales are in the file.
-    The file stores two numbers of a weight in each byte. The shape of the entry counts numbers, not bytes.
-    """
+    """Join each fp4 weight and its scales to one entry, whose shape counts numbers, of which a byte stores two."""
     packed = [name.removesuffix(".weight") for name, place in places.items() if place.dtype == "U8" and len(place.shape) == 2]
     stems = [stem for stem in packed if all(stem + ending in places for ending in FP4_SCALES)]
     used = {stem + ending for stem in stems for ending in FP4_SCALES}
@@ -131,41 +118,31 @@ def _join_fp4(path: Path, places: Mapping[str, TensorPlace]) -> dict[str, Tensor
         stored = -(-rows // 128) * 128 * (-(-columns // (4 * FP4_BLOCK)) * 4)
         are_numbers = all(math.prod(one.shape) == 1 and one.dtype in NUMBERS for one in (alpha, input_scale))
         if columns % FP4_BLOCK or math.prod(blocks.shape) != stored or not are_numbers:
-            raise ModelError(
-                f"{short_path(path)} has {stem[:80]}.weight as fp4 {[rows, columns]} with {math.prod(blocks.shape)} scales:",
-                f"it must be a matrix with {stored} scales, and {' and '.join(FP4_SCALES[1:])} must be single numbers",
-                "use the same model in bfloat16",
-            )
-        tensor_scale = dataclasses.replace(alpha, scale=input_scale)
-        scale = dataclasses.replace(blocks, scale=tensor_scale)
-        joined[f"{stem}.weight"] = dataclasses.replace(
-            place, dtype=FP4, shape=(rows, columns), scale=scale, scale_block=(1, FP4_BLOCK)
-        )
+            what = f"{short_path(path)} has {stem[:80]}.weight as fp4 {[rows, columns]} with {math.prod(blocks.shape)} scales:"
+            rule = f"it must be a matrix with {stored} scales, and {' and '.join(FP4_SCALES[1:])} must be single numbers"
+            raise ModelError(what, rule, "use the same model in bfloat16")
+        scale = dataclasses.replace(blocks, scale=dataclasses.replace(alpha, scale=input_scale))
+        layout: dict[str, Any] = {"dtype": FP4, "shape": (rows, columns), "scale_block": (1, FP4_BLOCK)}
+        joined[f"{stem}.weight"] = dataclasses.replace(place, scale=scale, **layout)
     return joined
 
 
 def _add_scale(path: Path, name: str, place: TensorPlace, named: dict[str, TensorPlace], is_scaled: bool) -> TensorPlace:
-    """Return the tensor's `place`. If the tensor has a scale, the field `scale` of the result is the scale's place."""
     if place.scale is not None:
         return place
     if place.dtype not in NUMBERS:
-        raise ModelError(
-            f"{short_path(path)} has {name[:80]} as {place.dtype}:",
-            "only float32, float16, bfloat16, and fp8, int8 and fp4 with scales as in docs/models.md can be read",
-            "use the same model in a supported format",
-        )
+        rule = "only float32, float16, bfloat16, and fp8, int8 and fp4 with scales as in docs/models.md can be read"
+        what = f"{short_path(path)} has {name[:80]} as {place.dtype}:"
+        raise ModelError(what, rule, "use the same model in a supported format")
     stem = name.removesuffix(".weight")
     scale = next((named[stem + ending] for ending in SCALES if stem != name and stem + ending in named), None)
     if scale is None:
         if is_scaled and place.dtype.startswith("F8"):
-            raise ModelError(
-                f"{short_path(path)} has the mark of scaled numbers,", f"but {name[:80]} has no scale", "download it again"
-            )
+            what = f"{short_path(path)} has the mark of scaled numbers,"
+            raise ModelError(what, f"but {name[:80]} has no scale", "download it again")
         return place
     if math.prod(scale.shape) not in (1, place.shape[0]) or scale.dtype not in NUMBERS:
-        raise ModelError(
-            f"{short_path(path)} gives {name[:80]} {math.prod(scale.shape)} scales:",
-            f"it must have one, or one for each of its {place.shape[0]} rows",
-            "use the same model in bfloat16 or in another fp8 format",
-        )
+        what = f"{short_path(path)} gives {name[:80]} {math.prod(scale.shape)} scales:"
+        rule = f"it must have one, or one for each of its {place.shape[0]} rows"
+        raise ModelError(what, rule, "use the same model in bfloat16 or in another fp8 format")
     return dataclasses.replace(place, scale=scale)

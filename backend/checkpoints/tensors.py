@@ -51,14 +51,13 @@ class TensorPlace:
 
 
 def weight_files(folder: Path, part: str) -> list[Path]:
-    """Return the safetensors files of one part: the files in its index, or all files in its folder. Raises: ModelError."""
+    """Return the files in the part's index, or all safetensors files in its folder. Raises: ModelError."""
     indexes = sorted((folder / part).glob("*.safetensors.index.json"))
     if not indexes:
         paths = sorted((folder / part).glob("*.safetensors"))
         if not paths:
-            raise ModelError(
-                f"{short_path(folder / part)} contains no .safetensors file:", "a checkpoint needs its weights", AGAIN
-            )
+            what = f"{short_path(folder / part)} contains no .safetensors file:"
+            raise ModelError(what, "a checkpoint needs its weights", AGAIN)
         return paths
     paths = [folder / part / name for name in sorted(set(_read_weight_map(indexes[0]).values()))]
     for path in paths:
@@ -68,10 +67,7 @@ def weight_files(folder: Path, part: str) -> list[Path]:
 
 
 def tensor_names(folder: Path, part: str) -> Collection[str]:
-    """Return the names of a part's tensors, from its index or the headers of its files. Empty if the part has no weights.
-
-    Raises: ModelError for a broken index or an incomplete file.
-    """
+    """Return the names of a part's tensors, none if the part has no weights. Raises: ModelError."""
     indexes = sorted((folder / part).glob("*.safetensors.index.json"))
     if indexes:
         return _read_weight_map(indexes[0])
@@ -79,7 +75,6 @@ def tensor_names(folder: Path, part: str) -> Collection[str]:
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:
-    """Return the name of the file that contains each tensor, by the tensor's name. Raises: ModelError."""
     names = read_json(index).get("weight_map", {})
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ModelError(f"{short_path(index)}: weight_map", "must be an object with the file of each tensor", AGAIN)
@@ -87,21 +82,31 @@ def _read_weight_map(index: Path) -> dict[str, str]:
 
 
 def part_tensors(folder: Path, part: str) -> dict[str, TensorPlace]:
-    """Return the place of each of a part's tensors, by name, in the order in which the files store them.
-
-    Raises: ModelError for an incomplete file.
-    """
+    """Return the places of a part's tensors by name, in the order of the files. Raises: ModelError for an incomplete file."""
     return {name: place for path in weight_files(folder, part) for name, place in read_header(path).items()}
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
-    """Return the places of a file's tensors by name, in the order of their bytes.
-
-    Raises: ModelError if the file is incomplete or not a safetensors file.
-    """
+    """Return the places of a file's tensors by name, in the order of their bytes. Raises: ModelError."""
     size = os.path.getsize(path)
     entries, begin = _read_header(path, size)
-    places = {name: _parse_place(path, name, entry, begin) for name, entry in entries.items() if name != "__metadata__"}
+    places = {}
+    for name, entry in entries.items():
+        if name == "__metadata__":
+            continue
+        try:
+            offsets, dtype, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
+            first, last = offsets
+        except (TypeError, KeyError, ValueError):
+            raise _unreadable_error(path) from None
+        if not isinstance(dtype, str) or not all(type(number) is int and number >= 0 for number in (first, last, *shape)):
+            raise _unreadable_error(path)
+        place = TensorPlace(path=path, dtype=dtype, shape=shape, start=begin + first, end=begin + last)
+        needed = math.prod(shape) * ITEM_BYTES.get(dtype, 0)
+        if place.num_bytes != needed:
+            what = f"{short_path(path)}: {name} has {place.num_bytes:,} bytes,"
+            raise ModelError(what, f"and {dtype} {list(shape)} needs {needed:,}", AGAIN)
+        places[name] = place
     expected = max((place.end for place in places.values()), default=begin)
     if size != expected:
         how = "cut short" if size < expected else "too long"
@@ -110,7 +115,6 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata in a file's header."""
     return _read_header(path, os.path.getsize(path))[0].get("__metadata__", {})
 
 
@@ -118,11 +122,8 @@ def _read_header(path: Path, size: int) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
-            raise ModelError(
-                f"{short_path(path)} has {size:,} bytes, and its header alone says {length:,}:",
-                "it must be a complete safetensors file",
-                AGAIN,
-            )
+            what = f"{short_path(path)} has {size:,} bytes, and its header alone says {length:,}:"
+            raise ModelError(what, "it must be a complete safetensors file", AGAIN)
         try:
             entries = json.loads(file.read(length))
         except (ValueError, RecursionError):
@@ -136,46 +137,17 @@ def _unreadable_error(path: Path) -> ModelError:
     return ModelError(short_path(path), "must be a safetensors file, and its header cannot be read", AGAIN)
 
 
-def _parse_place(path: Path, name: str, entry: Any, begin: int) -> TensorPlace:
-    try:
-        offsets, dtype, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
-        first, last = offsets
-    except (TypeError, KeyError, ValueError):
-        raise _unreadable_error(path) from None
-    if not isinstance(dtype, str) or not all(type(number) is int and number >= 0 for number in (first, last, *shape)):
-        raise _unreadable_error(path)
-    place = TensorPlace(path=path, dtype=dtype, shape=shape, start=begin + first, end=begin + last)
-    expected = math.prod(place.shape) * ITEM_BYTES.get(place.dtype, 0)
-    if place.num_bytes != expected:
-        raise ModelError(
-            f"{short_path(path)}: {name} has {place.num_bytes:,} bytes,",
-            f"and {place.dtype} {list(place.shape)} needs {expected:,}",
-            AGAIN,
-        )
-    return place
-
-
 def check_shapes(part: str, places: dict[str, TensorPlace], expected: Mapping[str, Sequence[int]]) -> None:
-    """Check the shapes of a part's tensors. Raises: ModelError if a tensor is missing, or has another shape than its
-    configuration states."""
+    """Check the shapes of a part's tensors. Raises: ModelError if a tensor is missing or has another shape."""
     missing = sorted(expected.keys() - places.keys())
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(
-            f"{part} lacks the tensor {missing[0]}{more}:",
-            f"its config.json needs {len(expected)} tensors",
-            "the files are of another model: " + AGAIN,
-        )
+        rule = f"its config.json needs {len(expected)} tensors"
+        raise ModelError(f"{part} lacks the tensor {missing[0]}{more}:", rule, "the files are of another model: " + AGAIN)
     for name, shape in expected.items():
-        place = places[name]
-        if place.shape != tuple(shape) and not _is_flat_kernel(place.shape, shape):
-            raise ModelError(
-                f"{short_path(place.path)}: {name} has the shape {list(place.shape)},",
-                f"and config.json makes it {list(shape)}",
-                "the file is of another model: " + AGAIN,
-            )
-
-
-def _is_flat_kernel(shape: Sequence[int], expected: Sequence[int]) -> bool:
-    """Return whether a matrix can be a convolution's kernel whose axes after the first are joined to one axis."""
-    return len(shape) == 2 < len(expected) and shape[0] == expected[0] and math.prod(shape) == math.prod(expected)
+        found, path = places[name].shape, places[name].path
+        # a matrix can be a convolution's kernel whose axes after the first are joined to one axis
+        is_flat = len(found) == 2 < len(shape) and found[0] == shape[0] and math.prod(found) == math.prod(shape)
+        if found != tuple(shape) and not is_flat:
+            what = f"{short_path(path)}: {name} has the shape {list(found)},"
+            raise ModelError(what, f"and config.json makes it {list(shape)}", "the file is of another model: " + AGAIN)

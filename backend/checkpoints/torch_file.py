@@ -46,15 +46,14 @@ _ENTRY_HEADER = 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TorchFile:
-    """A PyTorch file. A network's tensors are in the file's dictionary `tree`. If `tree` is "", they are in the first dictionary
-    of `TREES` that exists, otherwise at the top level."""
+    """A PyTorch file. The tensors are in its dictionary `tree`, by default in the first of `TREES` or at the top level."""
 
     path: Path
     tree: str = ""
 
 
 def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
-    """Return the place of each tensor's bytes in the file, by name and in the order of the bytes.
+    """Return the places of the file's tensors by name, in the order of their bytes.
 
     Raises: ModelError for a file that is incomplete or unsafe, or that has no dictionary with the name `file.tree`.
     """
@@ -64,11 +63,7 @@ def read_torch_tensors(file: TorchFile) -> dict[str, TensorPlace]:
 
 @functools.lru_cache(maxsize=8)
 def _read_tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorPlace]:
-    """Read the place of each tensor's bytes in the file.
-
-    Results are cached, because every request and every page of the studio needs them. The cache's key includes the file's size
-    and the time of its last change, so that a changed file is read again.
-    """
+    """Read the places. They are cached, because every request needs them. `changed` is a part of the cache's key."""
     path = file.path
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
@@ -127,8 +122,7 @@ class _Contents:
         self._memo: dict[int, Any] = {}
 
     def read(self, pickled: bytes) -> Any:
-        """Return the value that the pickle describes. Raises: ModelError for an instruction or a name that tensors do not
-        need."""
+        """Return the value that the pickle describes. Raises: ModelError for instructions and names that tensors do not need."""
         try:
             for instruction, argument, _ in pickletools.genops(pickled):
                 if instruction.name == "STOP":
@@ -214,28 +208,21 @@ class _Contents:
 
 
 def _select_tensors(file: TorchFile, found: object) -> dict[str, _Tensor]:
-    """Return the tensors of the requested dictionary by name."""
     found = found if isinstance(found, dict) else {}
     trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]
     tensors = found.get(trees[0]) if trees[0] else found
     tensors = {name: value for name, value in tensors.items() if isinstance(value, _Tensor)} if isinstance(tensors, dict) else {}
     if not tensors or not all(isinstance(name, str) for name in tensors):
         there = ", ".join(str(name)[:40] for name in [*found][:5]) or "nothing"
-        raise ModelError(
-            f"{short_path(file.path)} has {there} at its top:",
-            f"a network's tensors must be there, or in {file.tree or ' or '.join(TREES)}",
-            OTHER_FILE,
-        )
+        rule = f"a network's tensors must be there, or in {file.tree or ' or '.join(TREES)}"
+        raise ModelError(f"{short_path(file.path)} has {there} at its top:", rule, OTHER_FILE)
     return {functools.reduce(lambda text, part: text.replace(part, ""), WRAPPERS, name): value for name, value in tensors.items()}
 
 
 def _find_place(
     path: Path, raw: Any, size: int, name: str, tensor: _Tensor, entries: Mapping[str, zipfile.ZipInfo]
 ) -> TensorPlace:
-    """Return the place of the tensor's bytes in the file, which has `size` bytes.
-
-    Raises: ModelError if the bytes are not contiguous or not in the file.
-    """
+    """Return the place of the tensor's bytes. Raises: ModelError if they are not contiguous or not in the file's `size` bytes."""
     entry, width = entries.get(tensor.storage.entry), ITEM_BYTES[tensor.storage.dtype]
     count = math.prod(tensor.shape)
     if entry is None or entry.compress_type != zipfile.ZIP_STORED or not _is_contiguous(tensor):
@@ -246,9 +233,8 @@ def _find_place(
     start = begin + tensor.first * width
     end = start + count * width
     if len(header) < _ENTRY_HEADER or end > min(size, begin + entry.file_size):
-        raise ModelError(
-            f"{short_path(path)} is cut short: {name[:80]} ends at byte {end:,}", f"and the file at {size:,}", "copy it again"
-        )
+        what = f"{short_path(path)} is cut short: {name[:80]} ends at byte {end:,}"
+        raise ModelError(what, f"and the file at {size:,}", "copy it again")
     return TensorPlace(path=path, dtype=tensor.storage.dtype, shape=tensor.shape, start=start, end=end)
 
 

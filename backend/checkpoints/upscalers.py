@@ -1,9 +1,6 @@
-"""Find upscaling models: models in the Python package `PACKAGE`, and files in the folder `upscalers` or in the Hub's cache.
+"""Find upscaling models in the package `PACKAGE`, the data folder's folder `upscalers` and the Hub's cache. Reads no weights.
 
-The folder `upscalers` is in the data folder.
-
-Reads no weights and runs no code of a file. A request contains a model's name, never a path, so a web page can only reach these
-files.
+A request contains a model's name, never a path, so a web page can only reach these files.
 """
 
 import importlib.util
@@ -48,7 +45,6 @@ class UpscalerFile:
 
     @property
     def is_embedded(self) -> bool:
-        """True for a model from the Python package `PACKAGE`."""
         return bool(self.modules)
 
     @property
@@ -57,10 +53,7 @@ class UpscalerFile:
         return self.path.suffix != SUFFIXES[0] and not self.is_embedded and not zipfile.is_zipfile(self.path)
 
     def tensors(self) -> dict[str, TensorPlace]:
-        """Return the place of each of the model's arrays in the file, by name. `is_old` must be False.
-
-        Raises: ModelError for an incomplete or unsafe file.
-        """
+        """Return the places of the arrays by name. `is_old` must be False. Raises: ModelError for an unsafe file."""
         if self.is_embedded:
             return read_ncnn_tensors(self.path.with_suffix(".param"), self.path, self.modules)
         return read_header(self.path) if self.path.suffix == SUFFIXES[0] else read_torch_tensors(TorchFile(path=self.path))
@@ -69,12 +62,11 @@ class UpscalerFile:
 def list_upscalers(folder: Path) -> list[str]:
     """Return the names of the installed models: models of `PACKAGE` first, then the files in the folder."""
     files = (path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
-    return [*_list_embedded(), *sorted(path.name for path in files if not path.name.startswith("."))]
+    return [*_embedded_files(), *sorted(path.name for path in files if not path.name.startswith("."))]
 
 
 def check_upscaler_exists(name: str, folder: Path, may_download: bool = False) -> None:
-    """Check that the model exists. Raises: RequestError for an unknown model, or if it must be downloaded and `may_download` is
-    false."""
+    """Check that the model exists, and needs no download unless `may_download`. Raises: RequestError."""
     if _find(name, folder) is None and not may_download:
         rule = "must be on this machine: only the operator may download it"
         raise RequestError(f"upscaler={name!r}", rule, f"choose another, or leave it out to use {EMBEDDED}")
@@ -91,8 +83,7 @@ def find_upscaler(name: str, folder: Path) -> UpscalerFile:
 
 
 def count_weights(name: str, folder: Path) -> int | None:
-    """Return the number of weights of the model, from which its speed can be estimated. None if the model's file is missing or
-    cannot be read."""
+    """Return the number of weights of the model, None if the model's file is missing or cannot be read."""
     try:
         file = _find(name, folder)
         places = file.tensors() if file is not None and not file.is_old else {}
@@ -107,9 +98,9 @@ def licence_notice(name: str) -> str:
 
 
 def adopt_upscaler(source: str, folder: Path) -> str:
-    """Return the name for a model from the command line: a model's name, a file on the Hub, or a path.
+    """Return the name for a model's name, a Hub file or a path from the command line. Raises: RequestError.
 
-    The file of a path is added to the folder, as a hard link if the file system allows it. Raises: RequestError.
+    The file of a path is added to the folder, as a hard link if the file system allows it.
     """
     path = Path(source).expanduser()
     if is_on_hub(source) or not path.is_file():
@@ -127,24 +118,19 @@ def adopt_upscaler(source: str, folder: Path) -> str:
     return path.name
 
 
-def _list_embedded() -> list[str]:
-    folder = _package_folder()
-    return [name for name, (file, _) in _EMBEDDED.items() if folder and (folder / f"{file}.bin").is_file()]
-
-
-def _package_folder() -> Path | None:
-    """Return the folder of the package's files, None if the package is not installed. The package is not imported."""
+def _embedded_files() -> dict[str, Path]:
+    """Return the files of the package's models by name, {} if the package is not installed. The package is not imported."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
-    return Path(folders[0]) / "models" if folders else None
+    folder = Path(folders[0]) / "models" if folders else None
+    files = {name: folder / f"{file}.bin" for name, (file, _) in _EMBEDDED.items()} if folder else {}
+    return {name: path for name, path in files.items() if path.is_file()}
 
 
 def _find(name: str, folder: Path) -> UpscalerFile | None:
     """Return the model, None if it is only on the Hub. Raises: RequestError, which lists the names."""
-    package = _package_folder()
-    if package is not None and name in _list_embedded():
-        file, modules = _EMBEDDED[name]
-        return UpscalerFile(name=name, path=package / f"{file}.bin", modules=modules)
+    if (embedded := _embedded_files().get(name)) is not None:
+        return UpscalerFile(name=name, path=embedded, modules=_EMBEDDED[name][1])
     if name in list_upscalers(folder):  # a name is never used as a path
         return UpscalerFile(name=name, path=folder / name)
     if is_on_hub(name):

@@ -1,10 +1,7 @@
-"""Check that a checkpoint's files are complete and belong together.
-
-Sizes are compared with headers, a few shapes with the configurations, and hashes with the names in the Hub's cache.
-"""
+"""Check a checkpoint's files: sizes with headers, shapes with configurations, hashes with names in the Hub's cache."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +21,7 @@ class FamilyChecks(Protocol):
     """The methods of `models.spec.Family` that this module needs."""
 
     def distinctive_shapes(self, configs: Mapping[str, Config], part: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a few tensors of a part that differ between networks of different sizes."""
+        """Return a few shapes of a part that differ between networks of different sizes."""
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
         """Return the names that the authors use for a transformer's module."""
@@ -36,11 +33,7 @@ Recognise = Callable[[Checkpoint], tuple[FamilyChecks, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The result of checking the checkpoint in `folder`.
-
-    `kind` is the recognised kind of model, None if it is unknown. `problems` are sentences. `hashed` is the number of files whose
-    hash was compared.
-    """
+    """The result for a checkpoint of this `kind`, None if unknown. `hashed` is the number of files whose hash was compared."""
 
     folder: Path
     kind: str | None
@@ -60,8 +53,7 @@ def verify(
 ) -> Verification:
     """Check every file of the checkpoint. The result lists the problems: no ModelError is raised.
 
-    The transformers are in `transformer_files` if given, otherwise the first transformer is in the folder `transformer`.
-    Some configurations are only in a single-file transformer. `complete(checkpoint)` adds these configurations to the checkpoint.
+    `complete(checkpoint)` adds configurations that are only in a single-file transformer.
     """
     problems, kind = [], None
     try:
@@ -80,50 +72,36 @@ def verify(
         problems.append(str(error))
     paths = [path for path in folder.rglob("*") if path.is_file()]
     paths += map(file_path, (transformer_files or {}).values())
-    checked = list(_check_hashes(paths, on_bytes))
-    problems += [problem for problem in checked if problem]
+    # In the Hub's cache, files are named by their hashes.
+    named = [(path, path.resolve().name) for path in paths if path.is_symlink()]
+    named = [(path, name) for path, name in named if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
+    done, total = 0, sum(path.stat().st_size for path, _ in named)
+    for path, wanted in named:
+        actual = hash_file(path, wanted)
+        done += path.stat().st_size
+        if on_bytes is not None:
+            on_bytes(done, total)
+        if actual != wanted:
+            what = f"{path.parent.name}/{path.name} has the hash {actual[:12]}... and must have {wanted[:12]}...; "
+            problems.append(f"{what}delete {path.resolve()}, then {AGAIN}")
     sizes = sum(path.stat().st_size for path in paths)
-    return Verification(
-        folder=folder, kind=kind, files=len(paths), hashed=len(checked), num_bytes=sizes, problems=tuple(problems)
-    )
+    found = tuple(problems)
+    return Verification(folder=folder, kind=kind, files=len(paths), hashed=len(named), num_bytes=sizes, problems=found)
 
 
 def check_part(checkpoint: Checkpoint, family: FamilyChecks, part: str) -> None:
     """Check the tensors of a part. Raises: ModelError if a file is incomplete, or does not fit the part's configuration."""
     tensors, expected = checkpoint.tensors(part), family.distinctive_shapes(checkpoint.configs, part)
-    if part in checkpoint.transformer_files:
-        expected = {_authors_name(name, tensors, family): shape for name, shape in expected.items()}
-    check_shapes(part, tensors, {_full_name(name, tensors): shape for name, shape in expected.items()})
-
-
-def _authors_name(name: str, tensors: Collection[str], family: FamilyChecks) -> str:
-    """Return the tensor's name in diffusers if the single-file transformer uses this name, otherwise the authors' name."""
-    stem, _, kind = name.rpartition(".")
-    makers = next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name)
-    return name if _full_name(name, tensors) in tensors else makers
+    named = {}
+    for name, shape in expected.items():
+        full = _full_name(name, tensors)
+        if part in checkpoint.transformer_files and full not in tensors:  # the file has the authors' names
+            stem, _, kind = name.rpartition(".")
+            full = _full_name(next((f"{other.name}.{kind}" for other in family.lora_names(stem)), name), tensors)
+        named[full] = shape
+    check_shapes(part, tensors, named)
 
 
 def _full_name(name: str, tensors: Collection[str]) -> str:
-    """Return the tensor's name in the files. The name has a prefix if the files contain the network as a part of a larger
-    network."""
+    """Return the tensor's name in the files, which may contain a larger network, whose names have a prefix."""
     return next((full for full in tensors if full == name or full.endswith(f".{name}")), name)
-
-
-def _check_hashes(paths: list[Path], on_bytes: Callable[[int, int], None] | None) -> Iterator[str]:
-    """Check the hash of every file whose name in the cache is a hash. Yields "" for a correct file, otherwise a sentence."""
-    named = [(path, path.resolve().name) for path in paths if path.is_symlink()]
-    named = [(path, name) for path, name in named if _SHA256.fullmatch(name) or _GIT_SHA1.fullmatch(name)]
-    done, total = 0, sum(path.stat().st_size for path, _ in named)
-    for path, expected in named:
-        actual = hash_file(path, expected)
-        done += path.stat().st_size
-        if on_bytes is not None:
-            on_bytes(done, total)
-        yield (
-            ""
-            if actual == expected
-            else (
-                f"{path.parent.name}/{path.name} has the hash {actual[:12]}... and must have {expected[:12]}...; "
-                f"delete {path.resolve()}, then {AGAIN}"
-            )
-        )

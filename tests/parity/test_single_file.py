@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backend.catalog.weights_here import matches_preset
-from backend.checkpoints.single_file import join_source
 from backend.errors import ModelError
 from backend.models.wan.original import original_tensor_name
 from backend.pipeline import load as load_module
@@ -34,7 +33,7 @@ def makers_state(made: Tiny, part: str, prefix: str = "") -> dict[str, torch.Ten
 
 
 def loaded(made: Tiny, *files: Path):
-    source = join_source(made.preset.model, [str(file) for file in files])
+    source = "+".join([made.preset.model, *map(str, files)])
     check_model(made.preset, source, lambda event: None)
     return load_module.load(made.preset, source, lambda event: None)
 
@@ -99,11 +98,11 @@ def test_scaled_fp8_is_what_plain_pytorch_makes_of_it(by_row, tiny, tmp_path):
 def test_a_file_of_another_model_is_refused_before_anything_is_read(tiny, tmp_path):
     made, other = tiny("wan2.1-t2v"), tiny("wan2.2-ti2v")
     save_file(makers_state(other, "transformer"), tmp_path / "other.safetensors")
-    source = join_source(made.preset.model, [str(tmp_path / "other.safetensors")])
+    source = f"{made.preset.model}+{tmp_path / 'other.safetensors'}"
     with pytest.raises(ModelError, match="other.safetensors is an unknown transformer .256 wide, 2 layers, 48 channels") as said:
         check_model(made.preset, source, lambda event: None)
     assert "\n" not in str(said.value) and not matches_preset(made.preset, source)
-    own = join_source(made.preset.model, [str(tmp_path / "own.safetensors")])
+    own = f"{made.preset.model}+{tmp_path / 'own.safetensors'}"
     with pytest.raises(ModelError, match="The transformer own.safetensors is not on this machine"):
         check_model(made.preset, own, lambda event: None)
     state = makers_state(made, "transformer")

@@ -2,7 +2,9 @@
 
 import pytest
 
-from backend.checkpoints.loras import adopt_lora, check_lora, choice_source, find_lora, list_loras
+from backend.checkpoints.loras import adopt_lora, check_lora, find_lora, list_loras
+from backend.cli.arguments import request_from_arguments
+from backend.cli.command_line import parse
 from backend.errors import RequestError
 from presets import LoraChoice
 
@@ -42,7 +44,11 @@ def test_a_file_from_the_command_line_comes_into_the_folder(tmp_path):
     check_lora(str(given), folder)
     adopt_lora(str(given), folder)
     adopt_lora(str(given), folder)
-    assert choice_source(str(given)) == "style.safetensors" and list_loras(folder) == ["style.safetensors"]
+    arguments = parse(
+        ["generate", "--preset", "wan-tiny", "--prompt", "a fox", "--lora", str(given), "--data-dir", str(tmp_path)]
+    )
+    assert request_from_arguments(arguments).loras[-1].source == "style.safetensors"
+    assert list_loras(folder) == ["style.safetensors"]
     assert find_lora("style.safetensors", folder).read_bytes() == b"weights"
     check_lora("style.safetensors", folder)
 

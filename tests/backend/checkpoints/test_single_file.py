@@ -9,7 +9,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import save_file
 
-from backend.checkpoints.single_file import FileSource, assign_parts, join_source, parse_file_source, read_single_file_tensors
+from backend.checkpoints.single_file import FileSource, assign_parts, parse_file_source, read_single_file_tensors
 from backend.checkpoints.torch_file import TorchFile
 from backend.cli.arguments import model_from_arguments
 from backend.cli.command_line import parse
@@ -33,7 +33,7 @@ GENERATE = ["generate", "--prompt", "x", "--preset"]
     ],
 )
 def test_a_source_names_a_base_and_files(base, files):
-    assert parse_file_source(join_source(base, files)) == FileSource(base=base, files=files)
+    assert parse_file_source("+".join([base, *files])) == FileSource(base=base, files=files)
 
 
 @pytest.mark.parametrize(
