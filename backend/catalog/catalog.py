@@ -29,18 +29,12 @@ class Entry:
 
     @property
     def is_here(self) -> bool:
-        """True if all files of the checkpoint or LoRA are on this machine."""
         return self.num_bytes is not None
 
     @property
     def is_on_hub(self) -> bool:
         """True if the files can be downloaded and removed. False for models that are installed with the studio."""
         return is_downloadable(self.source)
-
-    @property
-    def licences(self) -> tuple[str, ...]:
-        """Sentences about licences that the operator must know before the download."""
-        return required_licences(self.source)
 
 
 def list_entries() -> list[Entry]:
@@ -75,8 +69,7 @@ def is_downloadable(source: str) -> bool:
 def required_licences(source: str) -> tuple[str, ...]:
     """Return sentences about licences that the operator must know before downloading `source`, a checkpoint or a file.
 
-    A preset's sentence applies to the repositories of its single-file transformers. Without such files, it applies to the
-    repository of its checkpoint.
+    A preset's sentence applies to the repositories of its single-file transformers, otherwise to its checkpoint's repository.
     """
     given = _list_repositories(source)
     stated = [
@@ -94,24 +87,20 @@ def _list_repositories(source: str) -> set[str]:
 
 
 def count_bytes(source: str, path: Path) -> int:
-    """Return the bytes of the files that belong to `source`. `path` is the folder or file of the checkpoint or LoRA.
-
-    Other files in the folder, such as another checkpoint's transformer, do not count. Transformers in separate files outside
-    the folder count too.
-    """
+    """Return the bytes of the files at `path` that belong to `source`, and of its transformers in files outside the folder."""
     from backend.checkpoints.hub import find_cached_parts
     from backend.checkpoints.single_file import file_path, parse_file_source
 
     parsed = parse_file_source(source)
     files = find_cached_parts(parsed) if parsed is not None else None
-    return sum(map(_file_bytes, (*_source_files(source, path), *map(file_path, (files or {}).values()))))
+    counted = (*_source_files(source, path), *map(file_path, (files or {}).values()))
+    return sum(file.stat().st_size for file in counted)
 
 
 def _count_partial_bytes(model: str) -> int:
     """Return the received bytes of an incomplete checkpoint.
 
-    Files that this checkpoint shares with another checkpoint count only after the download of this checkpoint's own
-    transformer has started. Transformers of other checkpoints never count.
+    Files shared with another checkpoint count only after the download of the own transformer has started.
     """
     from backend.checkpoints.checkpoint import split_source
     from backend.checkpoints.hub import find_newest_snapshot
@@ -125,31 +114,23 @@ def _count_partial_bytes(model: str) -> int:
             return count_cached_bytes(base)
         own = {file.resolve() for file in _source_files(model, snapshot)}
         others = {file.resolve() for file in _list_files(snapshot)} - own
-        return count_cached_bytes(base) - sum(map(_file_bytes, others)) if (snapshot / transformer).is_dir() else 0
+        if not (snapshot / transformer).is_dir():
+            return 0
+        return count_cached_bytes(base) - sum(file.stat().st_size for file in others)
     own = sum(map(count_cached_bytes, {file.partition(":")[0] for file in named.files}))
     return own + count_cached_bytes(named.base) if own else 0
 
 
 def _source_files(source: str, path: Path) -> list[Path]:
-    """Return the files at `path` that belong to `source`. If `path` is a file, return only this file.
-
-    A source that is not on the Hub uses all files of its folder.
-    """
     from huggingface_hub.utils import filter_repo_objects
 
     from backend.checkpoints.hub import file_patterns
 
     if path.is_file() or not is_downloadable(source):
         return _list_files(path)
-    patterns = next(iter(file_patterns(source).values()))
-    return list(
-        filter_repo_objects(_list_files(path), allow_patterns=list(patterns), key=lambda file: file.relative_to(path).as_posix())
-    )
+    patterns, files = list(next(iter(file_patterns(source).values()))), _list_files(path)
+    return list(filter_repo_objects(files, allow_patterns=patterns, key=lambda file: file.relative_to(path).as_posix()))
 
 
 def _list_files(path: Path) -> list[Path]:
     return [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
-
-
-def _file_bytes(file: Path) -> int:
-    return file.stat().st_size

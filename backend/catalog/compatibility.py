@@ -14,7 +14,7 @@ from backend.schemas.settings import find_preset
 from backend.schemas.worker import Device
 from presets import Preset, list_presets
 from presets.loader import Task
-from presets.needs import Needs, SliceNeed, find_needs
+from presets.needs import SliceNeed, find_needs
 
 Verdict = Literal["runs", "short", "slow", "untried", "unknown"]
 """The result of the estimate.
@@ -35,12 +35,7 @@ EQUAL_SIZE = 0.95  # networks with at least this share of the largest size count
 
 @dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """The verdict for a model.
-
-    Attributes:
-        memory_bytes: memory of all devices together, None if it is not known.
-        smallest: the smallest known slice on which the model fits.
-    """
+    """The verdict, the memory of all devices together if it is known, and the smallest known slice on which the model fits."""
 
     verdict: Verdict
     memory_bytes: int | None = None
@@ -50,7 +45,11 @@ class Compatibility:
 def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) -> Compatibility:
     """Judge whether the devices of one worker can run the model of these presets."""
     needs = find_needs(presets[0].model)
-    smallest = _smallest_slice(needs, devices)
+    smallest = None
+    if needs is not None and needs.slices:  # prefer slices of this machine's kind of chip
+        kind = DEVICE_KINDS.get(devices[0].kind) if devices else None
+        own = [one for one in needs.slices if _chip_name(one.slice) == kind]
+        smallest = min(own or needs.slices, key=lambda one: _num_devices(one.slice))
     if not devices:
         return Compatibility(verdict="unknown", smallest=smallest)
     if min(step_flops(preset.name) for preset in presets) <= MOST_FLOPS_ON_A_CPU:
@@ -70,28 +69,26 @@ def judge_compatibility(presets: Sequence[Preset], devices: Sequence[Device]) ->
 def recommend_preset(
     devices: Sequence[Device], can_use: Callable[[Preset], bool] = lambda preset: True, task: Task = "t2v"
 ) -> tuple[Preset, SliceNeed | None]:
-    """Return the best preset for the devices of one worker, and its predicted needs from `presets/needs.json`.
+    """Return the best of the `fitting_presets` and its predicted needs. If no preset fits, return the demo model and None.
 
-    Candidates are the presets of `fitting_presets`. The best candidate has the largest networks, then the largest video, then the
-    shortest predicted time. Networks of nearly the largest size count as equally large, because sparse attention adds a few
-    weights. If no candidate is predicted to fit, return the demo model and None.
+    The best preset has the largest networks, then the largest video, then the shortest predicted time. Networks of nearly the
+    largest size count as equally large, because sparse attention adds a few weights.
     """
     fitting = fitting_presets(devices, can_use, task)
     if not fitting:
         return list_presets()[0], None
     largest = max(_network_bytes(preset) for preset, _ in fitting)
-    return max((pair for pair in fitting if _network_bytes(pair[0]) >= EQUAL_SIZE * largest), key=lambda pair: _rank(*pair))
+    large = [pair for pair in fitting if _network_bytes(pair[0]) >= EQUAL_SIZE * largest]
+    return max(large, key=lambda pair: (_num_pixels(pair[0]), -denoising_seconds(*pair)))
 
 
 def fitting_presets(
     devices: Sequence[Device], can_use: Callable[[Preset], bool] = lambda preset: True, task: Task = "t2v"
 ) -> list[tuple[Preset, SliceNeed]]:
-    """Return the presets that are predicted to fit the devices, each with its needs on one slice.
+    """Return the presets that are predicted to fit, each with its needs on the largest slice with at most as many devices.
 
-    This is the largest slice in `presets/needs.json` that has at most as many devices and on which the preset fits. The presets
-    need a prompt only, or with the task "i2v" a prompt and a first frame. Live presets and presets with control blocks are
-    excluded. `can_use` excludes further presets. Figures of other chips are used only if no preset has figures for the chips of
-    this machine (`is_estimate`).
+    Live presets and presets that need more inputs than the task are excluded. Figures of other chips are used only if no preset
+    has figures for the chips of this machine (`is_estimate`).
     """
     plain = [
         one
@@ -124,11 +121,7 @@ def denoising_seconds(preset: Preset, need: SliceNeed) -> float:
 
 
 def _largest_fitting(preset: Preset, devices: Sequence[Device], *, same_chip: bool) -> SliceNeed | None:
-    """Return the preset's needs on the largest slice in these devices on which it fits. None without such a slice.
-
-    With `same_chip`, only slices of this machine's chip count. Otherwise only slices of other chips count, if the preset has no
-    figures for this machine's chip.
-    """
+    """Return the preset's needs on the largest slice in these devices on which it fits. None without such a slice."""
     needs = find_needs(preset.model)
     if needs is None or not devices or devices[0].kind == "cpu":
         return None
@@ -144,10 +137,6 @@ def _network_bytes(preset: Preset) -> int:
     return needs.device_bytes if needs else 0
 
 
-def _rank(preset: Preset, need: SliceNeed) -> tuple[int, float]:
-    return _num_pixels(preset), -denoising_seconds(preset, need)
-
-
 def _num_pixels(preset: Preset) -> int:
     return preset.width * preset.height * preset.num_frames
 
@@ -156,22 +145,8 @@ def _num_pixels(preset: Preset) -> int:
 def step_flops(name: str) -> float:
     """Return the floating-point operations of one step of a video with the default size of preset `name`."""
     preset = find_preset(name)
-    family, _ = find_family(preset)
-    request = example_request(preset)
+    (family, _), request = find_family(preset), example_request(preset)
     return family.step_flops(preset.network_configs(), request, request.num_branches).total
-
-
-def _smallest_slice(needs: Needs | None, devices: Sequence[Device]) -> SliceNeed | None:
-    """Return the smallest known slice of this machine's kind of chip. Without such a slice, return the smallest slice of
-    any kind.
-
-    None if no slice is known.
-    """
-    if needs is None or not needs.slices:
-        return None
-    chip = DEVICE_KINDS.get(devices[0].kind) if devices else None
-    own = [one for one in needs.slices if _chip_name(one.slice) == chip]
-    return min(own or needs.slices, key=lambda one: _num_devices(one.slice))
 
 
 def _chip_name(shape: str) -> str:

@@ -1,16 +1,15 @@
-"""Download one checkpoint or LoRA file: `python -m backend.catalog.download_run SOURCE`, a process that the engine starts.
+"""Download one checkpoint or LoRA file in a process of its own, because receiving and hashing gigabytes would delay the pages.
 
-This is a separate process, because receiving and hashing gigabytes would delay the pages. It writes JSON lines to standard
-output: {"bytes": [DONE, TOTAL]} during the download, and at the end {"done": true} or {"cause": TEXT, "fix": TEXT}. The process
-ends when its standard input ends, for example because the server has exited. Bytes that have arrived stay on the disk.
+Writes JSON lines: {"bytes": [DONE, TOTAL]} during the download, and at the end {"done": true} or {"cause": TEXT, "fix": TEXT}.
+The process ends when its standard input ends, for example because the server has exited.
 """
 
-import json
 import os
 import sys
 import threading
 
 from backend.checkpoints.hub import check_space, download_file, download_model, is_hub_id, list_wanted_files
+from backend.child_process import write_message
 from backend.errors import StudioError
 from backend.models import recognise
 
@@ -18,7 +17,6 @@ POLITENESS = 10  # increase of the nice value, so that the server has priority a
 
 
 def main() -> None:
-    """Download the source that the command line names."""
     os.nice(POLITENESS)
     threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     try:
@@ -40,12 +38,6 @@ def _download(source: str) -> None:
     report()
     download_model(source, recognise, report) if is_hub_id(source) else download_file(source, report)
     report()
-
-
-def write_message(message: dict) -> None:
-    """Write one JSON line and flush it."""
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
 
 
 def _end_with_input() -> None:

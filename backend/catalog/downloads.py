@@ -1,8 +1,7 @@
 """Downloads of checkpoints and LoRA files for the Models page, one after the other, each in a separate process.
 
-If a download is paused or fails, or the server ends, bytes that have arrived stay, and the next download continues with them
-(`backend.checkpoints.hub_file`). The sizes from the Hub are stored in a file, so that the page can show an interrupted download
-as paused, with its progress.
+Bytes that have arrived stay, and the next download continues with them (`backend.checkpoints.hub_file`). The sizes from the Hub
+are stored in a file, so that the page can show an interrupted download as paused.
 """
 
 import contextlib
@@ -30,10 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One download that is queued, runs or has failed.
-
-    `bytes_total` and `bytes_per_second` are 0 while they are not known. `cause` and `fix` describe a failure.
-    """
+    """A download. `bytes_total` and `bytes_per_second` are 0 while they are not known. `cause` and `fix` describe a failure."""
 
     source: str
     phase: Phase
@@ -45,7 +41,6 @@ class Download:
 
     @property
     def is_active(self) -> bool:
-        """True if the download is queued or runs."""
         return self.phase != "failed"
 
 
@@ -60,10 +55,14 @@ class Downloads:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._file = settings.data_dir / "downloads.json"
-        self._totals = self._read_totals()
+        try:
+            stored = json.loads(self._file.read_text("utf-8"))
+        except (OSError, ValueError):
+            stored = {}
+        given = stored.items() if isinstance(stored, dict) else ()
+        self._totals = {source: total for source, total in given if isinstance(total, int) and total > 0}
 
     def all(self) -> list[Download]:
-        """Return all downloads that are queued, run or have failed, in the order of their requests."""
         with self._lock:
             return list(self._shown.values())
 
@@ -117,13 +116,18 @@ class Downloads:
 
     def _run_queue(self) -> None:
         """Run the queued downloads one after the other."""
-        while (source := self._next_waiting()) is not None:
+        while True:
+            with self._lock:
+                source = next((source for source, one in self._shown.items() if one.phase == "waiting"), None)
+                if source is None or self._is_closed:
+                    self._thread = None
+                    return
+                self._shown[source] = replace(self._shown[source], phase="asking")
             try:
                 failed = self._download(source)
             except OSError as error:
-                failed = Download(
-                    source=source, phase="failed", cause=f"The download could not be started ({error})", fix="Try again"
-                )
+                cause = f"The download could not be started ({error})"
+                failed = Download(source=source, phase="failed", cause=cause, fix="Try again")
             with self._lock:
                 is_paused = self._shown[source].phase == "pausing"
                 del self._shown[source]
@@ -131,28 +135,27 @@ class Downloads:
                     self._shown[source] = failed
             self._on_change()
 
-    def _next_waiting(self) -> str | None:
-        with self._lock:
-            source = next((source for source, one in self._shown.items() if one.phase == "waiting"), None)
-            if source is None or self._is_closed:
-                self._thread = None
-                return None
-            self._shown[source] = replace(self._shown[source], phase="asking")
-            return source
-
     def _download(self, source: str) -> Download | None:
-        """Download the source in a process. Return a `Download` that describes the failure, None without a failure."""
+        """Download the source in a process. Return a `Download` that describes the failure, None without a failure.
+
+        The process has its own session, so that Ctrl+C reaches only the server. The server ends the process by closing its
+        standard input.
+        """
         speed, last = Speed(), {}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
         with tempfile.TemporaryFile("w+") as errors:
             with self._lock:
                 if self._shown[source].phase == "pausing" or self._is_closed:
                     return None
-                self._process = process = self._start_process(source, errors)
+                environment = worker_environment(self._settings)
+                process = start_module(_MODULE, [source], environment, cwd=PROJECT_FOLDER, stderr=errors, **pipes)
+                self._process = process
             assert process.stdout is not None, "the process was started with a pipe"
             with process:
                 for line in process.stdout:
                     last = json.loads(line)
-                    self._update_progress(source, last, speed)
+                    if "bytes" in last:
+                        self._update_progress(source, *last["bytes"], speed)
             with self._lock:
                 self._process = None
             errors.seek(0)
@@ -165,49 +168,20 @@ class Downloads:
         cause = last.get("cause") or f"The download ended with {process.returncode}: {last_line}"
         return Download(source=source, phase="failed", cause=cause, fix=last.get("fix") or "Try again: the download continues")
 
-    def _start_process(self, source: str, errors: object) -> subprocess.Popen:
-        """Start the process in a new session, so that Ctrl+C reaches only the server.
-
-        The server ends the process by closing its standard input.
-        """
-        return start_module(
-            _MODULE,
-            [source],
-            worker_environment(self._settings),
-            cwd=PROJECT_FOLDER,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-
     def _end_process(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def _update_progress(self, source: str, message: dict[str, Any], speed: Speed) -> None:
-        if "bytes" not in message:
-            return
-        done, total = message["bytes"]
+    def _update_progress(self, source: str, done: int, total: int, speed: Speed) -> None:
         with self._lock:
-            download = self._shown[source]
-            if download.phase in ("asking", "running"):
-                self._shown[source] = replace(
-                    download, phase="running", bytes_done=done, bytes_total=total, bytes_per_second=speed(done)
-                )
+            shown = self._shown[source]
+            if shown.phase in ("asking", "running"):
+                rate = speed(done)
+                self._shown[source] = replace(shown, phase="running", bytes_done=done, bytes_total=total, bytes_per_second=rate)
             if self._totals.get(source) != total:
                 self._totals[source] = total
                 self._write_totals()
-
-    def _read_totals(self) -> dict[str, int]:
-        try:
-            stored = json.loads(self._file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        given = stored.items() if isinstance(stored, dict) else ()
-        return {source: total for source, total in given if isinstance(total, int) and total > 0}
 
     def _write_totals(self) -> None:
         try:

@@ -11,9 +11,7 @@ from presets.magnitude_files import magnitudes_file_name, read_magnitudes
 def add_measured_ratios(request: GenerationRequest, folder: Path) -> GenerationRequest:
     """Return the request with its model's ratios from `folder`, if the request uses MagCache and has no ratios yet.
 
-    The ratios of the two guidance branches alternate. The request stores them, so that it gives the same video on every machine
-    and after a later measurement.
-
+    The request stores the ratios, so that it gives the same video on every machine and after a later measurement.
     Raises: RequestError if the model has neither measured nor published ratios.
     """
     if not request.mag_cache or request.mag_ratios or request.finished_video:

@@ -22,10 +22,8 @@ class ModelRow:
     """One model or LoRA on the Models page.
 
     Attributes:
-        download: the download that is queued, runs or has failed, or None.
         total_bytes: total size of the files as the Hub reported it, 0 if the Hub was never asked.
         weight_bytes: size of the networks' weights in memory, 0 if it is not known and for LoRAs.
-        outlook: whether this machine can run the model, None for LoRAs.
         recommended: the preset of this model that is the best for this machine, "" for other models.
         estimated_from: the slice of another chip from which `recommended` was estimated, "" if it has figures for this chip.
     """
@@ -60,36 +58,32 @@ class Models:
         self.downloads = Downloads(settings, self._notify_change)
 
     def rows(self) -> list[ModelRow]:
-        """Return a row for each model and LoRA."""
         downloads, devices, rows = {one.source: one for one in self.downloads.all()}, self._devices(), []
         best, need = recommend_preset(devices) if devices else (None, None)
         estimated_from = need.slice if need is not None and is_estimate(need, devices) else ""
         for entry in self._scan_entries():
             is_model = entry.kind == "model"
             needs = find_needs(entry.source) if is_model else None
-            row = ModelRow(
-                entry=entry,
-                download=downloads.get(entry.source),
-                total_bytes=self.downloads.total(entry.source),
-                weight_bytes=needs.weight_bytes if needs else 0,
-                outlook=judge_compatibility(entry.presets, devices) if is_model else None,
-                recommended=best.name if is_model and best in entry.presets else "",
-                estimated_from=estimated_from,
+            rows.append(
+                ModelRow(
+                    entry=entry,
+                    download=downloads.get(entry.source),
+                    total_bytes=self.downloads.total(entry.source),
+                    weight_bytes=needs.weight_bytes if needs else 0,
+                    outlook=judge_compatibility(entry.presets, devices) if is_model else None,
+                    recommended=best.name if is_model and best in entry.presets else "",
+                    estimated_from=estimated_from,
+                )
             )
-            rows.append(row)
         return rows
 
     def changes(self) -> int:
-        """Return a number that grows when a model is installed or removed. While the number stays equal, the same presets can
-        run."""
+        """Return a number that grows when a model is installed or removed, and other presets can run."""
         with self._lock:
             return self._changes
 
     def fetch(self, source: str) -> None:
-        """Queue a download, or resume a paused download.
-
-        Raises: RequestError for a source that no preset uses, that is not on the Hub, or that is installed.
-        """
+        """Queue a download, or resume a paused download. Raises: RequestError."""
         entry = self._find_entry(source)
         if not entry.is_on_hub:
             raise RequestError(source, "is part of the studio", "there is nothing to download")
@@ -97,17 +91,10 @@ class Models:
             raise RequestError(source, "is on this machine already", "there is nothing to download")
         self.downloads.begin(source)
 
-    def pause(self, source: str) -> None:
-        """Pause a download. Bytes that have arrived stay. Do nothing without a download."""
-        self.downloads.pause(source)
-
     def remove(self, source: str) -> int:
         """Delete a source from this machine and return the number of freed bytes.
 
-        Raises:
-            RequestError: if no preset uses the source, or it is part of the studio.
-            StudioError: while a job or a download needs the source.
-            ModelError: if the files cannot be deleted.
+        Raises: RequestError; StudioError while a job or a download needs the source; ModelError if a file cannot be deleted.
         """
         from backend.checkpoints.removal import remove
 
@@ -125,12 +112,9 @@ class Models:
         self._notify_change()
         return freed
 
-    def close(self) -> None:
-        """End the running download."""
-        self.downloads.close()
-
     def _find_entry(self, source: str) -> Entry:
-        self._expire_scan()
+        with self._lock:
+            self._scan = -SCAN_SECONDS, self._scan[1]
         entry = next((entry for entry in self._scan_entries() if entry.source == source), None)
         if entry is None:
             raise RequestError(f"model={source[:80]!r}", "must be used by a preset", "choose a model from the list")
@@ -145,19 +129,12 @@ class Models:
     def _notify_change(self) -> None:
         with self._lock:
             self._changes += 1
-        self._expire_scan()
-        self._on_change()
-
-    def _expire_scan(self) -> None:
-        with self._lock:
             self._scan = -SCAN_SECONDS, self._scan[1]
+        self._on_change()
 
 
 def required_sources(request: GenerationRequest) -> set[str]:
-    """Return the ids of the checkpoint and the LoRA files that a request needs.
-
-    If the request's preset no longer exists, return only the ids of the LoRA files.
-    """
+    """Return the ids of the checkpoint and the LoRA files that a request needs, without the checkpoint of a missing preset."""
     try:
         preset = request.resolved_preset
     except RequestError:

@@ -226,7 +226,7 @@ class Engine:
                 return
             self.event_log.close()
         self.cleaner.close()
-        self.models.close()
+        self.models.downloads.close()
         self.sandbox.close()
         if self._cluster is not None:
             self._cluster.close()

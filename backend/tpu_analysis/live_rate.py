@@ -24,13 +24,11 @@ def predict_live_rate(model: Model, request: GenerationRequest, programs: Mappin
     if not preset.live:
         return {}
     longer = request.model_copy(update={"num_frames": request.num_frames + preset.frame_step})
-    runs = _count_runs(model, longer) - _count_runs(model, request)
+    of_longer, of_request = (
+        Counter(call.program.key for call in calls(model, one, ("denoise", "decode"))) for one in (longer, request)
+    )
+    runs = of_longer - of_request
     if any(programs.get(key, {}).get("predicted_seconds") is None for key in runs):
         return {}
     block = sum(count * programs[key]["predicted_seconds"] for key, count in runs.items())
     return {"predicted_frames_per_second": preset.frame_step / block, "predicted_delay_seconds": block}
-
-
-def _count_runs(model: Model, request: GenerationRequest) -> Counter[str]:
-    """Return how often each program of denoising and decoding runs for the request, by the program's key."""
-    return Counter(call.program.key for call in calls(model, request, ("denoise", "decode")))

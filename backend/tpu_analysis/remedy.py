@@ -5,7 +5,7 @@ on a larger slice or with fewer tokens. The candidates are then compiled. A cand
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import repeat
 
 from backend.chips import SLICES
@@ -46,19 +46,18 @@ Compiled = Callable[[str, GenerationRequest], int | None]
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
     """Return at most three remedies: a larger slice, fewer frames, and a smaller size."""
     share = fitting_share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
+    chip, needed = shortage.topology.partition(":")[0], shortage.needed * shortage.num_devices
+    larger_slices = (
+        (f"{chip}:{shape}", shortage.request)
+        for shape, num_devices in SLICES[chip].items()
+        if num_devices > shortage.num_devices and needed / num_devices <= shortage.capacity
+    )
     same_slice = (fewer_frames(shortage.request, share), smaller_sizes(shortage.request, share))
-    kinds = (_larger_slices(shortage), *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))
-    fitting = filter(None, (find_first_fitting(candidates, lambda candidate: compiled(*candidate)) for candidates in kinds))
-    return [_make_remedy(topology, request, size) for (topology, request), size in fitting]
-
-
-def _make_remedy(topology: str, request: GenerationRequest, size: int) -> Remedy:
-    width, height, num_frames = request.width, request.height, request.num_frames
-    return Remedy(topology=topology, width=width, height=height, num_frames=num_frames, hbm_bytes_per_device=size)
-
-
-def _larger_slices(shortage: Shortage) -> Iterator[tuple[str, GenerationRequest]]:
-    chip = shortage.topology.partition(":")[0]
-    for shape, num_devices in SLICES[chip].items():
-        if num_devices > shortage.num_devices and shortage.needed * shortage.num_devices / num_devices <= shortage.capacity:
-            yield f"{chip}:{shape}", shortage.request
+    kinds = (larger_slices, *(zip(repeat(shortage.topology), requests, strict=False) for requests in same_slice))
+    remedies = []
+    for candidates in kinds:
+        if (found := find_first_fitting(candidates, lambda candidate: compiled(*candidate))) is not None:
+            (topology, request), size = found
+            sizes = {"width": request.width, "height": request.height, "num_frames": request.num_frames}
+            remedies.append(Remedy(topology=topology, **sizes, hbm_bytes_per_device=size))
+    return remedies

@@ -77,7 +77,7 @@ class ModelsHandlers(Panel):
         return Message(text=caller.texts.model_started.format(model=short_name(source), where=caller.texts.models_downloading))
 
     def _pause(self, source: str, caller: Caller) -> None:
-        self.context.engine.models.pause(source)
+        self.context.engine.models.downloads.pause(source)
 
     def _ask(self, source: str, caller: Caller) -> Message:
         """Ask for confirmation before a model is removed."""

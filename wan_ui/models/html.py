@@ -6,6 +6,7 @@ Visitors see the installed models. The operator also sees models that can be dow
 from collections.abc import Sequence
 from html import escape
 
+from backend.catalog.catalog import required_licences
 from backend.catalog.models import ModelRow
 from presets import Preset
 from presets.loader import VARIANTS
@@ -95,7 +96,9 @@ def _model_facts(row: ModelRow, texts: Texts) -> list[tuple[str, str]]:
     facts = [(texts.model_disk, _disk_text(row, texts))]
     if row.entry.kind == "model":
         facts += [(texts.model_memory, _memory_text(row, texts)), (texts.model_slice, _slice_text(row, texts))]
-        licence = " ".join(row.entry.licences) or (texts.model_licence_hub if row.entry.is_on_hub else texts.model_licence_ours)
+        licence = " ".join(required_licences(row.entry.source)) or (
+            texts.model_licence_hub if row.entry.is_on_hub else texts.model_licence_ours
+        )
         facts += [(texts.model_licence, licence)]
     return [*facts, (texts.model_presets, ", ".join(preset.name for preset in row.entry.presets))]
 
