@@ -1,4 +1,4 @@
-"""Handlers of the compare view: queue comparisons, show them, and create links to them."""
+"""The compare view: its components and handlers, which queue comparisons, show them, and create links to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from backend.errors import StudioError
 from backend.media.sandbox import Steps
 from backend.schemas.request import GenerationRequest
 from wan_ui.compare.html import MOST, Cell, CompareContent, compare_html, differences
-from wan_ui.compare.panel import ComparePanel, also_choices, what_choices
 from wan_ui.compare.variations import SAME_FOR_MODELS, Axis, find_varied_setting, grid_requests, varied_requests
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import EACH, LAST, QUIET, RAW, Updates, Values
@@ -18,12 +17,28 @@ from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.unused_settings import setting_label, unused_settings_text
+from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import stage_view
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.presets import preset_choices
 from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparePanel:
+    """The view's components. `shown` is the id of the current comparison. `chosen` has the ids of the selected jobs."""
+
+    what: gr.Dropdown
+    values: gr.Textbox
+    presets: gr.Dropdown
+    also: gr.Dropdown
+    also_values: gr.Textbox
+    start: gr.Button
+    view: gr.HTML
+    shown: gr.State
+    chosen: gr.State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +52,6 @@ class CompareHandlers(Panel):
 
     @property
     def loading(self) -> LoadHandlers:
-        """The handlers that load the settings of another visitor's comparison into the form."""
         return LoadHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
@@ -55,9 +69,10 @@ class CompareHandlers(Panel):
         return {"compare": self.act}
 
     def wire(self) -> None:
-        """Connect the controls above the videos to their handlers."""
         panel = self.panel
-        self.after_act(panel.start.click(self.start, self.form.inputs | panel.inputs, self._comparison_outputs, **RAW))
+        inputs = self.form.inputs | {panel.what, panel.values, panel.presets, panel.also, panel.also_values}
+        outputs = [panel.view, panel.shown, panel.chosen, self.message]
+        self.after_act(panel.start.click(self.start, inputs, outputs, **RAW))
         panel.what.input(_values_or_presets, panel.what, [panel.values, panel.presets], **QUIET, **LAST)
         panel.also.input(_also_values, panel.also, panel.also_values, **QUIET, **LAST)
 
@@ -68,29 +83,36 @@ class CompareHandlers(Panel):
         """
         acted.then(self.render_again, self.panel.shown, self.panel.view, **EACH)
 
-    @property
-    def _comparison_outputs(self) -> list[gr.blocks.Block]:
-        return [self.panel.view, self.panel.shown, self.panel.chosen, self.message]
-
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Return the view in the visitor's language. If the page's address names a comparison, open the comparison.
 
-        If the address also contains settings, do not open the comparison.
+        If the address also contains settings, do not open the comparison. If the visitor may not see its videos, load only its
+        settings into the form.
         """
-        shown = {} if caller.uses_english else self._translated_updates(caller)
-        return shown | (
-            self._open_link(parameters["compare"], caller) if "compare" in parameters and "settings" not in parameters else {}
-        )
+        shown: Updates = {}
+        if not caller.uses_english:  # the view was built in English
+            presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
+            shown = {
+                self.panel.view: compare_html(CompareContent(), caller.texts),
+                self.panel.what: gr.update(choices=what_choices(caller.texts)),
+                self.panel.also: gr.update(choices=also_choices(caller.texts)),
+                self.panel.presets: gr.update(choices=presets),
+            }
+        if "compare" not in parameters or "settings" in parameters:
+            return shown
+        comparison = self.context.engine.user_presets.comparison(parameters["compare"])
+        if comparison is None:
+            return shown
+        is_visible = caller.may_see(comparison.owner)
+        return shown | (self._show_comparison(comparison, caller) if is_visible else self._load_settings(comparison, caller))
 
     def tick(self, caller: Caller, values: Values) -> Updates:
-        """Render the current comparison."""
         comparison = self.context.engine.user_presets.comparison(values[self.panel.shown])
-        return {self.panel.view: compare_html(self._read_content(comparison, caller), caller.texts)} if comparison else {}
+        return {self.panel.view: self._render(comparison, caller)} if comparison else {}
 
     def render_again(self, shown: str, request: gr.Request) -> object:
-        """Render the shown comparison."""
         caller, found = self.context.identify_caller(request), self.context.engine.user_presets.comparison(shown)
-        return compare_html(self._read_content(found, caller), caller.texts) if found else gr.skip()
+        return self._render(found, caller) if found else gr.skip()
 
     @runs_sandbox_calls
     def start(self, values: Values, request: gr.Request) -> Steps[Updates]:
@@ -109,84 +131,68 @@ class CompareHandlers(Panel):
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Add a video, compare a video with its source clip, create a link, or clear the view."""
         act, caller, panel = Act.from_event(event), self.context.identify_caller(request), self.panel
+        texts, user_presets, job = caller.texts, self.context.engine.user_presets, self.context.find_job(act.job, caller)
         match act.what:
-            case "add":
-                return self._add_video(values[panel.chosen], act.job, caller)
-            case "original":
-                return self._compare_with_original(act.job, caller)
+            case "add" if job is not None:
+                chosen = values[panel.chosen] if len(values[panel.chosen]) < MOST else []
+                chosen = list(dict.fromkeys([*chosen, job.id]))
+                if len(chosen) >= 2:
+                    return self._show_comparison(user_presets.compare(caller.owner, tuple(chosen)), caller) | {
+                        panel.chosen: chosen
+                    }
+                return {
+                    panel.chosen: chosen,
+                    panel.view: compare_html(CompareContent(chosen=1), texts),
+                    panel.shown: "",
+                    self.message: Message(text=texts.compare_tray.format(count=1)).html(texts),
+                }
+            case "original" if job is not None and job.request.has_original:
+                # This comparison has a single job, all other comparisons have several jobs.
+                return self._show_comparison(user_presets.compare(caller.owner, (job.id,)), caller)
             case "link":
-                return {self.message: self._link_message(values[panel.shown], caller)}
+                comparison = user_presets.comparison(values[panel.shown])
+                if comparison is None or not caller.may_see(comparison.owner):
+                    return {self.message: Message().html(texts)}
+                return {self.message: Message(text=texts.compare_linked, copy=f"?compare={comparison.id}").html(texts)}
             case "clear":
-                return {panel.view: compare_html(CompareContent(), caller.texts), panel.shown: "", panel.chosen: []}
+                return {panel.view: compare_html(CompareContent(), texts), panel.shown: "", panel.chosen: []}
         return {panel.chosen: gr.skip()}
 
-    def _translated_updates(self, caller: Caller) -> Updates:
-        """Return updates that translate the view, which was built in English, to the visitor's language."""
-        presets = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
-        return {
-            self.panel.view: compare_html(CompareContent(), caller.texts),
-            self.panel.what: gr.update(choices=what_choices(caller.texts)),
-            self.panel.also: gr.update(choices=also_choices(caller.texts)),
-            self.panel.presets: gr.update(choices=presets),
-        }
-
-    def _open_link(self, comparison_id: str, caller: Caller) -> Updates:
-        """Open a comparison from a link. Show its videos if the visitor may see them. Otherwise load its settings into the form.
-
-        Return no updates for an unknown id.
-        """
-        comparison = self.context.engine.user_presets.comparison(comparison_id)
-        if comparison is None:
-            return {}
-        return (
-            self._show_comparison(comparison, caller)
-            if caller.may_see(comparison.owner)
-            else self._load_settings(comparison, caller)
-        )
-
     def _load_settings(self, comparison: Comparison, caller: Caller) -> Updates:
-        """Load the settings of another visitor's comparison into the form, never its videos."""
+        columns, texts, panel = comparison.columns, caller.texts, self.panel
         try:
             requests = [self.context.engine.jobs.find(job_id).request for job_id in comparison.jobs]
             if not requests:
                 return {}
-            varied_too = self._unsupported_differences_text(requests, comparison.columns, caller)
-            message = Message(text=" ".join(filter(None, (caller.texts.compare_shared, varied_too))), view="compare")
-            filled = self.loading.show_request(requests[0], caller.texts, message)
+            varied_too = self._unsupported_differences_text(requests, columns, caller)
+            message = Message(text=" ".join(filter(None, (texts.compare_shared, varied_too))), view="compare")
+            filled = self.loading.show_request(requests[0], texts, message)
         except StudioError as error:
-            return {self.message: Message.from_error(error).html(caller.texts)}
-        return filled | self._bar_updates(requests, comparison.columns, caller)
+            return {self.message: Message.from_error(error).html(texts)}
+        what, values = find_varied_setting(requests[:columns] if columns else requests)
+        also, others = find_varied_setting(requests[::columns]) if columns else ("", [])
+        is_preset = what == "preset"
+        named = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(texts.language)
+        return filled | {
+            panel.what: gr.update(choices=what_choices(texts), value=what),
+            panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
+            panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
+            panel.also: gr.update(choices=also_choices(texts), value=also),
+            panel.also_values: gr.update(value=", ".join(others), visible=bool(also)),
+        }
 
     def _unsupported_differences_text(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> str:
         """Return a sentence that lists the differing settings that the bar cannot vary, "" if no such setting differs."""
-        across, down = (
-            find_varied_setting(requests[:columns] if columns else requests)[0],
-            find_varied_setting(requests[::columns])[0] if columns else "",
-        )
+        across, _ = find_varied_setting(requests[:columns] if columns else requests)
+        down = find_varied_setting(requests[::columns])[0] if columns else ""
         if across == "preset":  # each model has its own defaults, so other settings differ too
             return ""
         names = [name for name, _ in differences(requests) if name not in (across, down)]
         named = caller.texts.list_separator.join(setting_label(name, caller.texts) for name in names)
         return caller.texts.compare_not_varied.format(settings=named) if names else ""
 
-    def _bar_updates(self, requests: list[GenerationRequest], columns: int, caller: Caller) -> Updates:
-        """Return updates that set the bar to the settings in which these requests differ."""
-        what, values = find_varied_setting(requests[:columns] if columns else requests)
-        also, others = find_varied_setting(requests[::columns]) if columns else ("", [])
-        is_preset = what == "preset"
-        named = preset_choices("t2v", self.context.preset_filter(caller)).dropdown_choices(caller.texts.language)
-        return {
-            self.panel.what: gr.update(choices=what_choices(caller.texts), value=what),
-            self.panel.values: gr.update(value=", ".join(values) if not is_preset else "", visible=not is_preset),
-            self.panel.presets: gr.update(choices=named, value=values if is_preset else [], visible=is_preset),
-            self.panel.also: gr.update(choices=also_choices(caller.texts), value=also),
-            self.panel.also_values: gr.update(value=", ".join(others), visible=bool(also)),
-        }
-
     def _requested_videos(self, base: GenerationRequest, values: Values) -> tuple[list[GenerationRequest], int]:
-        """Return the requests for the values in the bar, and the number of columns of the grid.
-
-        The number of columns is 0 if only one setting varies.
+        """Return the requests for the values in the bar, and the number of columns of the grid (0 if only one setting varies).
 
         Raises: RequestError.
         """
@@ -197,48 +203,29 @@ class CompareHandlers(Panel):
         down = Axis(what=also, text=str(values[panel.also_values] or ""))
         return grid_requests(base, Axis(what=str(what), text=text, presets=tuple(presets)), down)
 
-    def _add_video(self, chosen: list[str], job_id: str, caller: Caller) -> Updates:
-        job = self.context.find_job(job_id, caller)
-        if job is None:
-            return {self.panel.chosen: gr.skip()}
-        chosen = list(dict.fromkeys([*(chosen if len(chosen) < MOST else []), job.id]))
-        if len(chosen) < 2:
-            words = caller.texts.compare_tray.format(count=1)
-            return {
-                self.panel.chosen: chosen,
-                self.panel.view: compare_html(CompareContent(chosen=1), caller.texts),
-                self.panel.shown: "",
-                self.message: Message(text=words).html(caller.texts),
-            }
-        comparison = self.context.engine.user_presets.compare(caller.owner, tuple(chosen))
-        return self._show_comparison(comparison, caller) | {self.panel.chosen: chosen}
-
-    def _compare_with_original(self, job_id: str, caller: Caller) -> Updates:
-        """Compare a video with its source clip. This comparison has a single job, all other comparisons have several jobs."""
-        job = self.context.find_job(job_id, caller)
-        if job is None or not job.request.has_original:
-            return {self.panel.chosen: gr.skip()}
-        return self._show_comparison(self.context.engine.user_presets.compare(caller.owner, (job.id,)), caller)
-
     def _show_comparison(self, comparison: Comparison, caller: Caller, said: str = "") -> Updates:
         return {
-            self.panel.view: compare_html(self._read_content(comparison, caller), caller.texts),
+            self.panel.view: self._render(comparison, caller),
             self.panel.shown: comparison.id,
             self.message: Message(text=said, view="compare").html(caller.texts),
         }
 
-    def _read_content(self, comparison: Comparison, caller: Caller) -> CompareContent:
+    def _render(self, comparison: Comparison, caller: Caller) -> str:
         jobs = [self.context.find_job(job_id, caller) for job_id in comparison.jobs]
         cells = tuple(Cell(job=job, view=stage_view(self.context, job)) for job in jobs if job)
         if len(comparison.jobs) == 1 and cells and cells[0].job.request.has_original:
             cells = (Cell(job=cells[0].job, view=cells[0].view, is_original=True), *cells)
-        return CompareContent(id=comparison.id, cells=cells, columns=comparison.columns if len(cells) == len(jobs) else 0)
+        columns = comparison.columns if len(cells) == len(jobs) else 0
+        return compare_html(CompareContent(id=comparison.id, cells=cells, columns=columns), caller.texts)
 
-    def _link_message(self, shown: str, caller: Caller) -> str:
-        comparison = self.context.engine.user_presets.comparison(shown)
-        if comparison is None or not caller.may_see(comparison.owner):
-            return Message().html(caller.texts)
-        return Message(text=caller.texts.compare_linked, copy=f"?compare={comparison.id}").html(caller.texts)
+
+def what_choices(texts: Texts) -> list[tuple[str, str]]:
+    return [(name, key) for key, name in texts.compare_what]
+
+
+def also_choices(texts: Texts) -> list[tuple[str, str]]:
+    """Return the choices for the second varied setting of a grid. The first choice means no second setting."""
+    return [(texts.compare_also_none, ""), *(choice for choice in what_choices(texts) if choice[1] not in ("preset", "loras"))]
 
 
 def _also_values(also: str) -> object:

@@ -1,11 +1,11 @@
 """Render a comparison: players side by side, shared controls, and a table of the differences. No function has side effects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from backend.engine.job import Job
-from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, MOST_PROMPT
 from wan_ui.components.buttons import icon_button, play_button, sound_button
@@ -28,15 +28,6 @@ class Cell:
     view: StageView
     is_original: bool = False
 
-    @property
-    def result(self) -> VideoResult | None:
-        return self.view.result
-
-    @property
-    def has_sound(self) -> bool:
-        """True if the player has audio. Source clips are shown without audio."""
-        return bool(self.result and self.result.has_sound and not self.is_original)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompareContent:
@@ -51,11 +42,6 @@ class CompareContent:
     chosen: int = 0
     columns: int = 0
 
-    @property
-    def has_original(self) -> bool:
-        """True if a video is compared with its source clip."""
-        return any(cell.is_original for cell in self.cells)
-
 
 def compare_html(content: CompareContent, texts: Texts) -> str:
     """Render the view without the bar that chooses the settings to vary."""
@@ -65,16 +51,16 @@ def compare_html(content: CompareContent, texts: Texts) -> str:
             f'<section class="compare" data-count="0"><div class="empty"><p class="title">{escape(texts.compare_empty_title)}</p>'
             f'<p class="hint">{escape(words)}</p></div></section>'
         )
-    requests = [cell.job.request for cell in content.cells]
-    labels = [texts.compare_before, texts.compare_after] if content.has_original else difference_labels(requests, texts)
+    requests, has_original = [cell.job.request for cell in content.cells], any(cell.is_original for cell in content.cells)
+    labels = [texts.compare_before, texts.compare_after] if has_original else difference_labels(requests, texts)
     named = enumerate(zip(content.cells, labels, strict=True), 1)
     cells = "".join(_cell_html(cell, number, label, texts) for number, (cell, label) in named)
-    done = sum(cell.is_original or cell.result is not None for cell in content.cells)
-    table = "" if content.columns else _table_html(content, texts)
+    done = sum(cell.is_original or cell.view.result is not None for cell in content.cells)
+    table = "" if content.columns else _table_html(content.cells, has_original, texts)
     ratio = max(request.width / request.height for request in requests)
     return (
         f'<section class="compare" data-count="{len(content.cells)}" data-done="{done}" data-comparison="{escape(content.id)}"'
-        f' data-original="{"true" if content.has_original else "false"}" data-grid="{"true" if content.columns else "false"}">'
+        f' data-original="{"true" if has_original else "false"}" data-grid="{"true" if content.columns else "false"}">'
         f'<div class="grid" style="--ratio: {ratio:.4f}; --columns: {content.columns or min(len(content.cells), 2)}">{cells}'
         f'<input type="range" class="edge" min="0" max="100" value="50" aria-label="{escape(texts.compare_wipe_edge)}" hidden>'
         f"</div>"
@@ -85,34 +71,30 @@ def compare_html(content: CompareContent, texts: Texts) -> str:
 def _cell_html(cell: Cell, number: int, label: str, texts: Texts) -> str:
     job, view = cell.job, cell.view
     file = BEFORE if cell.is_original else view.result.path if view.result else None
-    video = (
-        f'<video muted playsinline preload="auto" src="{media_url(job, file)}"></video>'
-        if file
-        else ("<video muted playsinline hidden></video>")
-    )
+    shown = f'preload="auto" src="{media_url(job, file)}"' if file else "hidden"
     source = media_url(job, view.preview) if view.preview and not file else NO_PICTURE
-    state = "" if file else _state_text(cell, texts)
-    words, attributes = texts.compare_hear.format(number=number), f'data-compare="sound"{"" if cell.has_sound else " hidden"}'
+    match job.state:
+        case _ if file:
+            state = ""
+        case "queued":
+            state = texts.queued
+        case "running" if view.phase == "denoising":
+            state = texts.denoising_step.format(index=view.index, total=view.total)
+        case "running":
+            state = texts.starting
+        case "failed":
+            state = texts.failed
+        case _:
+            state = texts.cancelled
+    has_sound = view.result and view.result.has_sound and not cell.is_original  # source clips are shown without audio
+    words, attributes = texts.compare_hear.format(number=number), f'data-compare="sound"{"" if has_sound else " hidden"}'
     return (
         f'<figure data-job="{escape(job.id)}" data-state="{job.state}" data-fps="{job.request.fps}"'
-        f' data-sound="{"true" if cell.has_sound else "false"}">'
-        f'<div class="screen">{video}<img src="{source}" alt=""{" hidden" if file else ""}>'
+        f' data-sound="{"true" if has_sound else "false"}">'
+        f'<div class="screen"><video muted playsinline {shown}></video><img src="{source}" alt=""{" hidden" if file else ""}>'
         f'<p class="state">{escape(state)}</p></div>{sound_button(words, attributes)}'
         f"<figcaption>{escape(label)}</figcaption></figure>"
     )
-
-
-def _state_text(cell: Cell, texts: Texts) -> str:
-    match cell.job.state:
-        case "queued":
-            return texts.queued
-        case "running":
-            if cell.view.phase == "denoising":
-                return texts.denoising_step.format(index=cell.view.index, total=cell.view.total)
-            return texts.starting
-        case "failed":
-            return texts.failed
-    return texts.cancelled
 
 
 def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Texts) -> str:
@@ -140,15 +122,17 @@ def _bar_html(content: CompareContent, labels: list[str], done: int, texts: Text
     )
 
 
-def _table_html(content: CompareContent, texts: Texts) -> str:
-    """Render the table of the settings that differ, with the generation time of each video."""
-    requests = [cell.job.request for cell in content.cells]
-    rows = [(setting_label(name, texts), _row_texts(name, values, texts)) for name, values in differences(requests)]
+def _table_html(cells: Sequence[Cell], has_original: bool, texts: Texts) -> str:
+    requests, rows = [cell.job.request for cell in cells], []
+    for name, values in differences(requests):
+        short = [value_text(name, value, texts, MOST_PROMPT) for value in values]
+        # Lists whose short texts are equal, such as shots with other seeds, are written in full.
+        rows.append((setting_label(name, texts), short if len({*short}) > 1 else [str(value) for value in values]))
     note = f'<p class="hint">{escape(texts.compare_same)}</p>' if not rows else ""
-    if content.has_original:
+    if has_original:
         strength = [] if requests[-1].strength is None else [(texts.edit_strength, ["", f"{requests[-1].strength:g}"])]
         note, rows = "", [(texts.prompt, ["", requests[-1].prompt]), *strength]
-    timed = [cell.result if not cell.is_original else None for cell in content.cells]
+    timed = [cell.view.result if not cell.is_original else None for cell in cells]
     seconds = [format_duration(result.seconds.get("total", 0.0)) if result else "" for result in timed]
     rows.append((texts.shot_seconds, seconds))
     body = "".join(
@@ -156,12 +140,6 @@ def _table_html(content: CompareContent, texts: Texts) -> str:
         for name, values in rows
     )
     return f'{note}<table class="differences"><tbody>{body}</tbody></table>'
-
-
-def _row_texts(name: str, values: list[Any], texts: Texts) -> list[str]:
-    """Return the values as texts. Lists whose short texts are equal, such as shots with other seeds, are written in full."""
-    short = [value_text(name, value, texts, MOST_PROMPT) for value in values]
-    return short if len({*short}) > 1 else [str(value) for value in values]
 
 
 def differences(requests: list[GenerationRequest]) -> list[tuple[str, list[Any]]]:

@@ -4,7 +4,6 @@ The file is created at the first request.
 """
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -13,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.engine.job import Job
 from backend.engine.user_presets import Comparison
 from backend.errors import Busy, StudioError
 from backend.media.sandbox import EXPORT_SECONDS, Requester, SandboxCall
@@ -22,7 +20,7 @@ from backend.schemas.events import VIDEO_FILE
 from wan_ui.compare.html import difference_labels
 from wan_ui.gateway.access import Access
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.services.media import busy_response, file_response, make_before_video
+from wan_ui.services.media import busy_response, file_response, make_before_video, not_found_response
 from wan_ui.services.sandbox_calls import cancel_on_disconnect, requester_from_request
 
 
@@ -36,12 +34,12 @@ def compare_route(engine: Engine, access: Access) -> Route:
 
     async def serve(request: Request) -> Response:
         found = await asyncio.to_thread(_find_comparison, engine, request, access)
-        lock = making.setdefault("" if found is None else found.id, asyncio.Lock())
+        if found is None:
+            return not_found_response()
+        lock = making.setdefault(found.id, asyncio.Lock())
         who, tile = requester_from_request(request, access), request.query_params.get("sound", "")
         try:
-            path = (
-                None if found is None else await cancel_on_disconnect(request, _write_comparison(engine, found, tile, who, lock))
-            )
+            path = await cancel_on_disconnect(request, _write_comparison(engine, found, tile, who, lock))
         except Busy as error:
             return busy_response(error)
         return file_response(path, cache="private, no-store")
@@ -50,7 +48,6 @@ def compare_route(engine: Engine, access: Access) -> Route:
 
 
 def _find_comparison(engine: Engine, request: Request, access: Access) -> Comparison | None:
-    """Return the comparison, None if it does not exist or the caller may not see it."""
     comparison = engine.user_presets.comparison(request.path_params["comparison_id"])
     return comparison if comparison is not None and access.may_see(request.cookies, comparison.owner) else None
 
@@ -72,7 +69,14 @@ async def _write_comparison(
             jobs = [await asyncio.to_thread(engine.jobs.find, job_id) for job_id in comparison.jobs]
             original = await make_before_video(jobs[0], engine.sandbox, who) if len(jobs) == 1 else None
             folder.mkdir(exist_ok=True)
-            work = (_make_tiles(jobs, original), [job.request for job in jobs], path, heard, comparison.columns or 2)
+            requests, videos = [job.request for job in jobs], [job.folder / VIDEO_FILE for job in jobs]
+            if original is not None:  # without `fps`, both tiles play at the frame rate of the combined video
+                before, after = ENGLISH.compare_before, ENGLISH.compare_after
+                tiles = [Tile(path=original, label=before), Tile(path=videos[0], label=after)]
+            else:
+                named = zip(requests, videos, difference_labels(requests, ENGLISH), strict=True)
+                tiles = [Tile(path=video, label=label, fps=request.fps) for request, video, label in named]
+            work = (tiles, requests, path, heard, comparison.columns or 2)
             await engine.sandbox.run_async(
                 SandboxCall(work=write_side_by_side, arguments=work, seconds=EXPORT_SECONDS, task="comparison"), who
             )
@@ -97,11 +101,3 @@ def _find_audio_source(engine: Engine, comparison: Comparison, tile: str) -> Pat
         tiles = {"2": jobs[0]}
     job = tiles.get(tile)
     return job.folder / VIDEO_FILE if job and engine.library.with_sound([job.id]) else None
-
-
-def _make_tiles(jobs: Sequence[Job], original: Path | None) -> list[Tile]:
-    if original is not None:
-        video = jobs[0].folder / VIDEO_FILE  # without `fps`, both tiles play at the frame rate of the combined video
-        return [Tile(path=original, label=ENGLISH.compare_before), Tile(path=video, label=ENGLISH.compare_after)]
-    labels = difference_labels([job.request for job in jobs], ENGLISH)
-    return [Tile(path=job.folder / VIDEO_FILE, label=label, fps=job.request.fps) for job, label in zip(jobs, labels, strict=True)]

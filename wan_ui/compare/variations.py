@@ -1,5 +1,6 @@
 """Create requests that differ in one setting, and find the setting in which requests differ."""
 
+import math
 import secrets
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +35,9 @@ def varied_requests(base: GenerationRequest, what: str, text: str, presets: list
             requests = []
     unique = list(dict.fromkeys(requests))
     if not 2 <= len(unique) <= MOST:
-        raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", _fix_text(what))
+        fixes = {"loras": "name a LoRA in More settings", "preset": "choose 2 to 4 models"}
+        fix = fixes.get(what, "give 2 to 4 values that differ, such as 8, 20, 40")
+        raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", fix)
     return unique
 
 
@@ -66,12 +69,6 @@ def grid_requests(base: GenerationRequest, across: Axis, down: Axis) -> tuple[li
     return [one for row in zip(*columns, strict=True) for one in row], len(columns)
 
 
-def _fix_text(what: str) -> str:
-    if what == "loras":
-        return "name a LoRA in More settings"
-    return "choose 2 to 4 models" if what == "preset" else "give 2 to 4 values that differ, such as 8, 20, 40"
-
-
 def _parse_seeds(text: str) -> list[int]:
     return _parse_integers(text, "seed") if text.strip() else [secrets.randbelow(SEED_LIMIT) for _ in range(MOST)]
 
@@ -87,33 +84,28 @@ def _parse_integers(text: str, what: str) -> list[int]:
 def _parse_numbers(text: str, what: str) -> list[float]:
     words = text.replace(";", ",").replace(" ", ",").split(",")
     try:
-        return [_parse_finite(word) for word in words if word]
+        values = [float(word) for word in words if word]
+        if all(map(math.isfinite, values)):
+            return values
     except ValueError:
-        raise RequestError(f"{what}={text[:40]!r}", "must be numbers separated by commas", "such as 8, 20, 40") from None
-
-
-def _parse_finite(word: str) -> float:
-    value = float(word)
-    if value != value or abs(value) == float("inf"):
-        raise ValueError(word)
-    return value
+        pass
+    raise RequestError(f"{what}={text[:40]!r}", "must be numbers separated by commas", "such as 8, 20, 40")
 
 
 def _with_other_preset(base: GenerationRequest, preset: Preset) -> GenerationRequest:
     """Return the preset's settings with the prompt, seed and images of `base`, and with its size if the preset allows it."""
-    same: dict[str, Any] = {name: getattr(base, name) for name in SAME_FOR_MODELS if name not in _SIZE}
-    size = {name: getattr(base, name) for name in _SIZE}
+    same: dict[str, Any] = {name: getattr(base, name) for name in SAME_FOR_MODELS}
     try:
-        return GenerationRequest.from_preset(preset, **same, **size)
-    except RequestError:
         return GenerationRequest.from_preset(preset, **same)
+    except RequestError:
+        return GenerationRequest.from_preset(preset, **{name: value for name, value in same.items() if name not in _SIZE})
 
 
 def find_varied_setting(requests: list[GenerationRequest]) -> tuple[str, list[str]]:
     """Return the name and the values of the first setting that differs between the requests.
 
-    Only seed, steps, flow shift, preset, guidance and LoRAs are compared. For LoRAs the list
-    of values is empty, because a comparison only turns all LoRAs on or off. Return ("seed", []) if no compared setting differs.
+    Only seed, steps, flow shift, preset, guidance and LoRAs are compared. For LoRAs the list of values is empty, because a
+    comparison only turns all LoRAs on or off. Return ("seed", []) if no compared setting differs.
     """
     for name, values in differences(requests):
         if name in ("seed", "steps", "flow_shift", "preset"):

@@ -48,5 +48,4 @@ _ALSO = {"way_anew": "again", "way_paint": "brush", "clear": "bin"}
 
 
 def icon(name: str) -> str:
-    """Render the icon with this name."""
     return f'<svg class="icon" viewBox="0 0 20 20" aria-hidden="true">{_PATHS[_ALSO.get(name, name)]}</svg>'

@@ -5,7 +5,7 @@ The functions are pure: they use no Gradio, HTML or files.
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from backend.schemas import events
 from backend.schemas.events import DOWNLOAD, Event, Proposal, VideoResult
@@ -13,22 +13,9 @@ from wan_ui.components.field_errors import shorten_paths
 from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 
-Phase = Literal[
-    "idle",
-    "queued",
-    "starting",
-    "loading",
-    "compiling",
-    "encoding",
-    "denoising",
-    "decoding",
-    "upscaling",
-    "live",
-    "finished",
-    "cancelled",
-    "failed",
-]
-ACTIVE_PHASES = ("queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "upscaling", "live")
+ActivePhase = Literal["queued", "starting", "loading", "compiling", "encoding", "denoising", "decoding", "upscaling", "live"]
+Phase = Literal["idle", ActivePhase, "finished", "cancelled", "failed"]
+ACTIVE_PHASES: tuple[ActivePhase, ...] = get_args(ActivePhase)
 # Fractions of the progress bar after encoding and after denoising. Denoising takes by far the most time.
 ENCODED, DENOISED = 0.04, 0.88
 
@@ -72,7 +59,6 @@ class StageView:
 
 
 def advance_view(view: StageView, event: Event) -> StageView:
-    """Return the view after this event."""
     match event:
         case events.Queued(position=position):
             return replace(view, phase="queued", ahead=position)
@@ -105,12 +91,6 @@ def advance_view(view: StageView, event: Event) -> StageView:
         case events.Upscaling(frame=frame, total=total, seconds_left=left):
             entered = _enter_phase(view, "upscaling", frame / max(total, 1))
             return replace(entered, index=frame, total=total, seconds_left=left or None)
-        case _:
-            return _advance_to_end(view, event)
-
-
-def _advance_to_end(view: StageView, event: Event) -> StageView:
-    match event:
         case events.Finished(result=result):
             return replace(view, phase="finished", fraction=1.0, result=result)
         case events.Cancelled(result=result):
@@ -157,35 +137,39 @@ def interruption_place_text(place: str, texts: Texts) -> str:
 
 def progress_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
     """Return headline, detail and numbers of the line above the progress bar. A storyboard's detail starts with the shot."""
-    headline, detail, numbers = _phase_texts(view, texts)
-    if view.shot and view.phase in ("encoding", "denoising", "decoding"):
-        detail = " · ".join(filter(None, (texts.shot_of.format(index=view.shot, total=view.shots), detail)))
-    return headline, detail, numbers
-
-
-def _phase_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
+    shot = texts.shot_of.format(index=view.shot, total=view.shots) if view.shot else ""
     match view.phase:
         case "queued":
             if not view.interrupted_at:
                 return texts.queued, "", ""
-            why = (interruption_place_text(view.interrupted_at, texts), shorten_paths(view.cause))
+            why = interruption_place_text(view.interrupted_at, texts), shorten_paths(view.cause)
             return texts.interrupted, " · ".join(filter(None, why)), ""
         case "starting":
             return texts.starting, translate_detail(view.what, texts), ""
-        case "loading" if view.what == DOWNLOAD:
-            return texts.downloading, "", _bytes_text(view, texts)
         case "loading":
-            return texts.loading, translate_detail(view.what, texts), _bytes_text(view, texts)
+            numbers = f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB" if view.total else ""
+            if view.total and view.bytes_per_second:
+                left = format_duration((view.total - view.index) / view.bytes_per_second)
+                numbers += f" · {view.bytes_per_second / 1e6:.1f} MB/s · {texts.time_left.format(seconds=left)}"
+            if view.what == DOWNLOAD:
+                return texts.downloading, "", numbers
+            return texts.loading, translate_detail(view.what, texts), numbers
         case "compiling":
-            return texts.compiling.format(what=translate_detail(view.what, texts)), "", _programs_text(view, texts)
+            # such as "2 of 5", and the time until all programs are compiled
+            parts = [texts.compiling_share.format(index=view.index, total=view.total)] if view.total else []
+            if view.seconds_left is not None:
+                parts.append(texts.time_left_about.format(seconds=format_duration(view.seconds_left)))
+            return texts.compiling.format(what=translate_detail(view.what, texts)), "", " · ".join(parts)
         case "encoding":
-            return texts.encoding, "", ""
+            return texts.encoding, shot, ""
         case "denoising":
-            return texts.denoising, texts.denoising_step.format(index=view.index, total=view.total), _rate_text(view, texts)
+            step = texts.denoising_step.format(index=view.index, total=view.total)
+            return texts.denoising, " · ".join(filter(None, (shot, step))), _rate_text(view, texts)
         case "live":
             return texts.live_on, "", ""
         case "decoding":
-            return texts.decoding, texts.decoding_frame.format(frame=view.index, total=view.total), ""
+            frame = texts.decoding_frame.format(frame=view.index, total=view.total)
+            return texts.decoding, " · ".join(filter(None, (shot, frame))), ""
         case "upscaling":
             frames = texts.decoding_frame.format(frame=view.index, total=view.total)
             return texts.upscaling, frames, _rate_text(replace(view, seconds_per_step=None), texts)
@@ -193,29 +177,10 @@ def _phase_texts(view: StageView, texts: Texts) -> tuple[str, str, str]:
             assert view.result is not None, "a finished video has one"
             return texts.finished.format(seconds=format_duration(view.result.seconds.get("total", 0.0))), "", ""
         case "cancelled":
-            kept = bool(view.result or view.preview)
-            return texts.cancelled, texts.cancelled_partial if kept else "", ""
+            return texts.cancelled, texts.cancelled_partial if view.result or view.preview else "", ""
         case "failed":
             return texts.failed, "", ""
     return "", "", ""
-
-
-def _bytes_text(view: StageView, texts: Texts) -> str:
-    if not view.total:
-        return ""
-    parts = [f"{view.index / 1e6:,.0f} / {view.total / 1e6:,.0f} MB"]
-    if view.bytes_per_second:
-        left = format_duration((view.total - view.index) / view.bytes_per_second)
-        parts += [f"{view.bytes_per_second / 1e6:.1f} MB/s", texts.time_left.format(seconds=left)]
-    return " · ".join(parts)
-
-
-def _programs_text(view: StageView, texts: Texts) -> str:
-    """Return the number of the program that is being compiled, such as "2 of 5", and the time until all programs are compiled."""
-    parts = [texts.compiling_share.format(index=view.index, total=view.total)] if view.total else []
-    if view.seconds_left is not None:
-        parts.append(texts.time_left_about.format(seconds=format_duration(view.seconds_left)))
-    return " · ".join(parts)
 
 
 def _rate_text(view: StageView, texts: Texts) -> str:

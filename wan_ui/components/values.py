@@ -1,12 +1,19 @@
-"""Values as texts: settings, sizes of files, speeds."""
+"""Values as texts: names of videos, settings, sizes of files, speeds."""
 
 from collections.abc import Iterable
 from html import escape
 
+from backend.engine.summary import RequestSummary
 from backend.schemas.events import Rate
+from backend.schemas.settings import VideoSettings
 from wan_ui.i18n.english import Texts
 
 NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="  # one transparent pixel
+
+
+def video_name(request: VideoSettings | RequestSummary, texts: Texts) -> str:
+    """Return the request's prompt, or a general name if the prompt is empty. The page shows this name everywhere."""
+    return request.prompt or texts.animated
 
 
 def format_bytes(count: float) -> str:

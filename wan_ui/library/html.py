@@ -12,9 +12,8 @@ from backend.schemas.events import VIDEO_FILE, VideoResult
 from backend.schemas.upscaling import FOREIGN
 from wan_ui.components.buttons import icon_button, text_button
 from wan_ui.components.icons import icon
-from wan_ui.components.naming import video_name
 from wan_ui.components.progress import format_duration
-from wan_ui.components.values import format_rate, format_value, pairs_html
+from wan_ui.components.values import format_rate, format_value, pairs_html, video_name
 from wan_ui.i18n.english import Texts
 from wan_ui.library.projects import project_and_tags_html
 from wan_ui.services.exports import export_menu

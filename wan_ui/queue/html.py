@@ -12,8 +12,8 @@ from backend.engine.estimate import Estimate
 from backend.engine.job import ListedJob
 from backend.schemas.shape import Shape
 from wan_ui.components.buttons import icon_button
-from wan_ui.components.naming import video_name
 from wan_ui.components.progress import StageView, format_duration, interruption_place_text
+from wan_ui.components.values import video_name
 from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import Texts
 from wan_ui.services.media import media_url

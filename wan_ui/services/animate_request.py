@@ -25,4 +25,4 @@ async def request_from_settings(
         known = {name: values.get(name) for name in _OPENED}
         opening = SandboxCall(work=settings_from_files, arguments=(preset, known), seconds=LONG_SECONDS)
         values = values | await context.engine.sandbox.run_async(opening, requester_from_caller(caller))
-    return await asyncio.to_thread(lambda: GenerationRequest.from_preset(preset, **values))
+    return await asyncio.to_thread(GenerationRequest.from_preset, preset, **values)

@@ -22,7 +22,6 @@ class Caller:
     queue_limits: QueueLimits | None
 
     def may_see(self, owner: str) -> bool:
-        """Return whether the caller may see the jobs of `owner`."""
         return scope_includes(self.scope, owner)
 
     @property

@@ -4,6 +4,7 @@ Each download converts the video again, and only callers who may see the video r
 """
 
 import asyncio
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
@@ -37,7 +38,6 @@ _PREFIX = "studio/export"
 
 
 def export_url(job: Job, form: str) -> str:
-    """Return the address of the job's video in the format `form`."""
     return f"{_PREFIX}/{quote(job.id)}/{form}"
 
 
@@ -65,48 +65,26 @@ def export_route(engine: Engine, access: Access, downloads: Downloads) -> Route:
         if job is None or job.deleted or form not in (*FORMATS, SMOOTH) or not (job.folder / VIDEO_FILE).is_file():
             return not_found_response()
         video, who = job.folder / VIDEO_FILE, requester_from_request(request, access)
+        if form in BOUNDED:
+            sides = {"longest_side": LONGEST_SIDE, "max_seconds": LONGEST_SECONDS, "max_fps": MOST_FPS}
+            limits, most = ExportLimits(max_bytes=int(MEGABYTES * 1_000_000), **sides), ANIMATION_PROCESSOR_SECONDS
+            num_bytes = int(_FIRST_TRY_RATIO * MEGABYTES * 1_000_000)
+        else:
+            limits, most = ExportLimits(max_bytes=MOST_PNG_BYTES if form == "png" else None), TASK_PROCESSOR_SECONDS
+            num_bytes = MOST_PNG_BYTES if form == "png" else _MAX_GROWTH * video.stat().st_size
 
         async def make(path: Path) -> None:
-            await engine.sandbox.run_async(_export_call(video, form, path), who)
+            call = SandboxCall(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS, task="export")
+            if form != SMOOTH:
+                call = replace(call, work=write_export, arguments=(video, form, path, limits), processor_seconds=most)
+            await engine.sandbox.run_async(call, who)
 
-        media_type, num_bytes = MEDIA_TYPES.get(form, "video/mp4"), _max_bytes(video, form)
-        named = {"name": _file_name(job, form), "media_type": media_type, "num_bytes": num_bytes}
+        named = {"name": _file_name(job, form), "media_type": MEDIA_TYPES.get(form, "video/mp4"), "num_bytes": num_bytes}
         return await send_generated_file(request, downloads, who, make, **named)
 
     return Route(f"/{_PREFIX}/{{job_id}}/{{form}}", serve, methods=["GET"])
 
 
-def _export_call(video: Path, form: str, path: Path) -> SandboxCall:
-    if form == SMOOTH:
-        return SandboxCall(work=write_smooth, arguments=(video, SMOOTH_FPS, path), seconds=EXPORT_SECONDS, task="export")
-    if form in BOUNDED:
-        limits, most = _animation_limits(), ANIMATION_PROCESSOR_SECONDS
-    else:
-        limits, most = ExportLimits(max_bytes=MOST_PNG_BYTES if form == "png" else None), TASK_PROCESSOR_SECONDS
-    arguments = (video, form, path, limits)
-    return SandboxCall(work=write_export, arguments=arguments, seconds=EXPORT_SECONDS, task="export", processor_seconds=most)
-
-
-def _animation_limits() -> ExportLimits:
-    return ExportLimits(
-        max_bytes=int(MEGABYTES * 1_000_000),
-        longest_side=LONGEST_SIDE,
-        max_seconds=LONGEST_SECONDS,
-        max_fps=MOST_FPS,
-    )
-
-
-def _max_bytes(video: Path, form: str) -> int:
-    """Return the largest expected size of the export on disk, in bytes."""
-    if form in BOUNDED:
-        return int(_FIRST_TRY_RATIO * MEGABYTES * 1_000_000)
-    return MOST_PNG_BYTES if form == "png" else _MAX_GROWTH * video.stat().st_size
-
-
-def _suffix(form: str) -> str:
-    return SUFFIXES.get(form, ".mp4")
-
-
 def _file_name(job: Job, form: str) -> str:
     rate = f"-{SMOOTH_FPS}fps" if form == SMOOTH else ""
-    return f"{job.request.preset}-{job.request.seed}{rate}{_suffix(form)}"
+    return f"{job.request.preset}-{job.request.seed}{rate}{SUFFIXES.get(form, '.mp4')}"

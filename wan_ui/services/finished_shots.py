@@ -45,8 +45,11 @@ def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, object]
         facts = {"job": f"{story.id}/{place + 1}", "frames": shot_length(request, number - 1), "fps": request.fps, "first": 0}
         addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster_name(place + 1))}
         return {"number": number, "given": True, "goes_on": False} | facts | addresses
-    shot_job = _find_shot_job(engine, story, number)
-    if shot_job is None or shot_job.state != "finished" or shot_job.deleted:
+    try:
+        shot_job = story if len(request.shots) == 1 else engine.jobs.find(shot_id(story.id, number))
+    except JobNotFound:
+        return None
+    if shot_job.state != "finished" or shot_job.deleted:
         return None
     result = engine.events.result(shot_job.id)
     if result is None:
@@ -62,12 +65,3 @@ def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, object]
         "video": media_url(shot_job, VIDEO_FILE),
         "poster": media_url(shot_job, POSTER),
     }
-
-
-def _find_shot_job(engine: Engine, story: Job, number: int) -> Job | None:
-    if len(story.request.shots) == 1:
-        return story
-    try:
-        return engine.jobs.find(shot_id(story.id, number))
-    except JobNotFound:
-        return None

@@ -91,16 +91,12 @@ def list_view(context: StudioContext, job: ListedJob) -> StageView:
     """Return the job's progress for a list. The view of a finished job has no `result`."""
     match job.state:
         case "queued":
-            return StageView(phase="queued", is_held=job.is_held, interrupted_at=_interruption_place(context, job))
+            interruptions = context.engine.events.interruptions(job.id) if job.has_started else []
+            place = interruptions[-1].place if interruptions else ""  # the step or stage of the last interruption
+            return StageView(phase="queued", is_held=job.is_held, interrupted_at=place)
         case "finished":
             return StageView(phase="finished", fraction=1.0)
         case "cancelled":
             return StageView(phase="cancelled")
     event = context.engine.events.last_progress(job.id)
     return advance_view(StageView(phase="queued"), event) if event else StageView(phase="queued")
-
-
-def _interruption_place(context: StudioContext, job: ListedJob) -> str:
-    """Return the step or stage at which a queued job was interrupted last, "" if the job was never interrupted."""
-    interruptions = context.engine.events.interruptions(job.id) if job.has_started else []
-    return interruptions[-1].place if interruptions else ""

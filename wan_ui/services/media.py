@@ -14,6 +14,7 @@ Programs have no cookie and cannot log in. `/generate` and `/mcp` return the add
 """
 
 import asyncio
+import contextlib
 import math
 import re
 from pathlib import Path
@@ -40,10 +41,7 @@ MEDIA_TYPES = {
 _PREFIX = "studio/media"
 _VIDEO_PREFIX = "studio/video"
 POSTER = "poster.webp"
-PRIVATE = {
-    "Cache-Control": "private, no-store",
-    "X-Content-Type-Options": "nosniff",
-}  # headers of responses that no cache may store
+PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}  # responses that no cache may store
 POSTER_SIZE = (320, 320)
 BEFORE = "before.mp4"
 _SHOT_POSTER = re.compile(r"shot_videos-([1-9]\d?)\.webp")
@@ -105,19 +103,14 @@ def video_route(engine: Engine, access: Access) -> Route:
     """
 
     def serve(request: Request) -> Response:
-        job_id = request.path_params["job_id"]
-        is_known = access.is_ticket(request.path_params["ticket"], job_id)
-        return file_response(_find_video(engine, job_id) if is_known else None, cache="private, no-store")
+        job_id, video = request.path_params["job_id"], None
+        if access.is_ticket(request.path_params["ticket"], job_id):
+            with contextlib.suppress(JobNotFound):
+                job = engine.jobs.find(job_id)
+                video = None if job.deleted else find_file_below(job.folder, VIDEO_FILE)
+        return file_response(video, cache="private, no-store")
 
     return Route(f"/{_VIDEO_PREFIX}/{{job_id}}/{{ticket}}/{VIDEO_FILE}", serve, methods=["GET", "HEAD"])
-
-
-def _find_video(engine: Engine, job_id: str) -> Path | None:
-    try:
-        job = engine.jobs.find(job_id)
-    except JobNotFound:
-        return None
-    return None if job.deleted else find_file_below(job.folder, VIDEO_FILE)
 
 
 def find_visible_job(engine: Engine, request: Request, access: Access) -> Job | None:
@@ -130,37 +123,32 @@ def find_visible_job(engine: Engine, request: Request, access: Access) -> Job | 
 
 
 async def _find_media(engine: Engine, job: Job, request: Request, posters: asyncio.Semaphore) -> Path | None:
-    if request.path_params["name"] == POSTER:
+    name = request.path_params["name"]
+    if name == POSTER:
         async with posters:
             return await make_poster(job.folder, engine.sandbox)
-    if number := _SHOT_POSTER.fullmatch(request.path_params["name"]):
+    if number := _SHOT_POSTER.fullmatch(name):
         async with posters:
-            return await _make_shot_poster(job.folder, number[1], engine.sandbox)
-    if request.path_params["name"] == BEFORE:
+            video = f"shot_videos-{number[1]}.mp4"
+            return await make_poster(job.folder, engine.sandbox, video, name) if (job.folder / video).is_file() else None
+    if name == BEFORE:
         return await make_before_video(job, engine.sandbox, requester_from_request(request))
-    return await asyncio.to_thread(find_file_below, job.folder, request.path_params["name"])
+    return await asyncio.to_thread(find_file_below, job.folder, name)
 
 
-async def make_poster(folder: Path, sandbox: SandboxPool) -> Path | None:
-    """Return the path of a small image of the job's video, created at the first request. Return None if the video is missing."""
-    path = folder / POSTER
-    return await ensure_file(
-        path, sandbox, SandboxCall(work=write_poster, arguments=(folder / VIDEO_FILE, path, POSTER_SIZE), seconds=LONG_SECONDS)
-    )
+async def make_poster(folder: Path, sandbox: SandboxPool, video: str = VIDEO_FILE, poster: str = POSTER) -> Path | None:
+    """Return the path of a small image of a video in a job's folder, created at the first request.
+
+    Return None if the video is missing.
+    """
+    path = folder / poster
+    making = SandboxCall(work=write_poster, arguments=(folder / video, path, POSTER_SIZE), seconds=LONG_SECONDS)
+    return await ensure_file(path, sandbox, making)
 
 
 def shot_poster_name(number: int) -> str:
     """Return the file name of the small image of a storyboard's uploaded video `number`, counted from 1."""
     return f"shot_videos-{number}.webp"
-
-
-async def _make_shot_poster(folder: Path, number: str, sandbox: SandboxPool) -> Path | None:
-    path, source = folder / shot_poster_name(int(number)), folder / f"shot_videos-{number}.mp4"
-    if not source.is_file():
-        return None
-    return await ensure_file(
-        path, sandbox, SandboxCall(work=write_poster, arguments=(source, path, POSTER_SIZE), seconds=LONG_SECONDS)
-    )
 
 
 async def make_before_video(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:

@@ -53,15 +53,6 @@ def takes_inputs(preset: Preset, given: Mapping[str, object]) -> bool:
     return not (is_restyled and (preset.makes_sound or preset.has_control_blocks))
 
 
-def can_extend_with_audio(request: GenerationRequest) -> bool:
-    """Return whether a new video can continue both the images and the audio of this request's video."""
-    try:
-        preset = request.resolved_preset
-    except RequestError:
-        return False
-    return preset.makes_sound and "after" in extend_directions(preset)
-
-
 def full_preset(request: GenerationRequest) -> Preset | None:
     """Return the full-quality preset of a draft's request, None for other requests."""
     try:

@@ -20,7 +20,6 @@ _PREFIX = "studio/project"
 
 
 def project_url(project: Project) -> str:
-    """Return the address of the project's zip file."""
     return f"{_PREFIX}/{quote(project.id)}.zip"
 
 

@@ -26,7 +26,6 @@ def requester_from_request(request: Request, access: Access | None = None) -> Re
 
 
 def requester_from_caller(caller: Caller) -> Requester:
-    """Return the requester of a caller."""
     return Requester(
         owner=caller.owner, address=caller.queue_limits.address if caller.queue_limits else "", has_budget=not caller.is_operator
     )

@@ -53,7 +53,6 @@ class Download:
         return self.sent_bytes / (now - self.start_time)
 
     def cut_off(self) -> None:
-        """Stop sending."""
         self.is_cut = True
         if self.sending is not None:
             self.sending.cancel()

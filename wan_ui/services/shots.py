@@ -33,13 +33,12 @@ def resolve_shot_files(wanted: GenerationRequest, engine: Engine, caller: Caller
     if not wanted.shots:
         return wanted
     files = VisibleFiles(engine, caller)
-    jobs = [files.find_job(path) for path in wanted.shot_videos]
-    named = zip(wanted.shot_videos, jobs, strict=True)
-    videos = [files.find_video(path, job) if job else files.check_path(path, "clip") for path, job in named]
-    shots = [
-        shot if shot.video is None else _complete_shot(shot, wanted.shot_videos[shot.video], jobs[shot.video], wanted.fps, engine)
-        for shot in wanted.shots
-    ]
+    found = [files.find_video(path) for path in wanted.shot_videos]
+    videos = [video or files.check_path(path, "clip") for path, (video, _, _) in zip(wanted.shot_videos, found, strict=True)]
+    shots = []
+    for shot in wanted.shots:
+        _, job, number = (None, None, 0) if shot.video is None else found[shot.video]
+        shots.append(_complete_shot(shot, job, number, wanted.fps, engine))
     return wanted.with_changes(
         shots=tuple(shot.model_dump() for shot in shots),
         shot_videos=tuple(videos),
@@ -56,29 +55,23 @@ class VisibleFiles:
     def __init__(self, engine: Engine, caller: Caller) -> None:
         self._engine, self._caller = engine, caller
 
-    def find_job(self, path: str) -> Job | None:
-        """Return the job that a shot's video path refers to, None for an uploaded file.
+    def find_video(self, path: str) -> tuple[str | None, Job | None, int]:
+        """Return the video that a shot's video path refers to, its job, and the number of an uploaded video of the job.
 
-        Raises: RequestError if the visitor may not see the job.
+        The number is 0 for the job's own video. The video and the job are None for an uploaded file.
+
+        Raises: RequestError if the visitor may not see the job, or the job has no such video.
         """
         if not path.startswith(JOB_PATH_PREFIX):
-            return None
-        match = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
+            return None, None, 0
+        job_id = path.removeprefix(JOB_PATH_PREFIX)
+        match = _NAMED.fullmatch(job_id)
         job = self._find_visible_job(match[1]) if match else None
-        if job is None or job.deleted is not None:
-            raise _not_visible_error(path)
-        return job
-
-    def find_video(self, path: str, job: Job) -> str:
-        """Return the path of the job's video, or of an uploaded video of the job. Raises: RequestError if it is missing."""
-        number = _video_number(path)
-        given = job.request.shot_videos
-        if number and not 1 <= int(number) <= len(given):
-            raise _not_visible_error(path)
-        video = Path(given[int(number) - 1]) if number else job.folder / VIDEO_FILE
-        if not video.is_file():
-            raise _not_visible_error(path)
-        return str(video)
+        if match and job and job.deleted is None:
+            number, videos = int(match[2] or 0), [job.folder / VIDEO_FILE, *map(Path, job.request.shot_videos)]
+            if number < len(videos) and videos[number].is_file():
+                return str(videos[number]), job, number
+        raise RequestError(f"job={job_id[:60]!r} of a shot", "must be one of your videos", "check its id")
 
     def check_path(self, path: str, what: UploadKind) -> str:
         """Return the path of a file on this server if the visitor may use the file.
@@ -89,24 +82,21 @@ class VisibleFiles:
         try:
             return str(check_upload_path(path, what))
         except _ERRORS[what]:
-            found = self._find_job_file(path) or self._find_character_image(path)
+            found = self._find_file(path)
             if found is None:
                 raise
             return str(found)
 
-    def _find_job_file(self, path: str) -> Path | None:
-        """Return the resolved path if the file is in the folder of a visible job, else None."""
+    def _find_file(self, path: str) -> Path | None:
+        """Return the resolved file in the folder of a visible job, or the file at an address of `character_image_url`."""
         runs = self._engine.settings.runs_dir.resolve()
         try:
             resolved = Path(path).resolve()
         except (OSError, ValueError):
             return None
-        if not resolved.is_relative_to(runs) or not os.path.isfile(resolved):
-            return None
-        return resolved if self._find_visible_job(resolved.relative_to(runs).parts[0]) is not None else None
-
-    def _find_character_image(self, path: str) -> Path | None:
-        """Return the character image at an address of `character_image_url`, None if the visitor may not see its job."""
+        is_of_job = resolved.is_relative_to(runs) and os.path.isfile(resolved)
+        if is_of_job and self._find_visible_job(resolved.relative_to(runs).parts[0]) is not None:
+            return resolved
         named = _PICTURE.fullmatch(path)
         job = self._find_visible_job(named[1]) if named else None
         if named is None or job is None:
@@ -126,39 +116,24 @@ def character_image_url(path: str) -> str:
     return f"/studio/media/{Path(path).parent.name}/{Path(path).name}"
 
 
-def _video_number(path: str) -> str | None:
-    """Return the number of an uploaded video, which follows the job's id in `path`. Return None for the job's own video."""
-    match = _NAMED.fullmatch(path.removeprefix(JOB_PATH_PREFIX))
-    assert match is not None, "the job was found by this path"
-    return match[2]
+def _complete_shot(shot: Shot, job: Job | None, number: int, fps: int, engine: Engine) -> Shot:
+    """Set a shot's `num_frames` and `trim` if missing. The trim removes frames that repeat the previous shot's end.
 
-
-def _not_visible_error(path: str) -> RequestError:
-    job_id = path.removeprefix(JOB_PATH_PREFIX)[:60]
-    return RequestError(f"job={job_id!r} of a shot", "must be one of your videos", "check its id")
-
-
-def _complete_shot(shot: Shot, path: str, job: Job | None, fps: int, engine: Engine) -> Shot:
-    """Set a shot's `num_frames` and `trim` if missing. The trim removes frames that repeat the previous shot's end."""
+    `number` is the number of the job's uploaded video, from 1, and 0 for the job's own video.
+    """
     if job is None or shot.num_frames is not None:
         return shot
-    number = _video_number(path)
-    seconds = (_num_uploaded_frames(job, int(number)) if number else _num_generated_frames(job, engine)) / job.request.fps
-    first = 0 if number else num_repeated_frames(job, engine) / job.request.fps
+    request, first = job.request, 0.0
+    if number:
+        given = (shot_length(request, place) for place, one in enumerate(request.shots) if one.video == number - 1)
+        frames = next(given, request.num_frames)
+    else:
+        result = engine.events.result(job.id)
+        frames = result.num_frames if result else request.total_frames
+        first = num_repeated_frames(job, engine) / request.fps
+    seconds = frames / request.fps
     trim = (first, seconds) if first and shot.trim is None else shot.trim
     return shot.model_copy(update={"num_frames": round(seconds * fps), "trim": trim})
-
-
-def _num_generated_frames(job: Job, engine: Engine) -> int:
-    result = engine.events.result(job.id)
-    return result.num_frames if result else job.request.total_frames
-
-
-def _num_uploaded_frames(job: Job, number: int) -> int:
-    """Return the number of frames of the storyboard's uploaded video `number`, counted from 1."""
-    request = job.request
-    found = (shot_length(request, place) for place, shot in enumerate(request.shots) if shot.video == number - 1)
-    return next(found, request.num_frames)
 
 
 def num_repeated_frames(job: Job, engine: Engine) -> int:

@@ -23,7 +23,6 @@ _PREFIX = "studio/sound"
 
 
 def sound_url(job: Job) -> str:
-    """Return the address of the audio of a job's video."""
     return f"{_PREFIX}/{quote(job.id)}.wav"
 
 

@@ -1,5 +1,6 @@
 """The upscalers that a finished video can use, with estimated times, and their menu."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -54,14 +55,10 @@ def parse_offer(value: str) -> tuple[int, str]:
     return int(scale), upscaler
 
 
-def list_upscalers(engine: Engine) -> list[tuple[str, int]]:
-    """Return each installed upscaler with each scale."""
-    return [(name, scale) for name in engine.upscalers() for scale in SCALES]
-
-
 def offers_for_any_clip(engine: Engine) -> list[UpscaleOffer]:
     """Return all offers for an upload whose size is not known yet."""
-    return [UpscaleOffer(upscaler=name, scale=scale, size=(0, 0)) for name, scale in list_upscalers(engine)]
+    offered = itertools.product(engine.upscalers(), SCALES)
+    return [UpscaleOffer(upscaler=name, scale=scale, size=(0, 0)) for name, scale in offered]
 
 
 def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> list[UpscaleOffer]:
@@ -69,7 +66,7 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
     if job is None or result is None or job.deleted or job.request.upscale or not (job.folder / VIDEO_FILE).is_file():
         return []
     offers = []
-    for name, scale in list_upscalers(engine):
+    for name, scale in itertools.product(engine.upscalers(), SCALES):
         try:
             wanted = upscale_job_request(job, result, scale, name)
         except RequestError:  # the enlarged video would be too large
@@ -81,7 +78,6 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
 
 
 def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
-    """Return the request that upscales a job's video. Raises: RequestError."""
     return upscale_result_request(result, job.request, str(job.folder / VIDEO_FILE), scale, upscaler)
 
 

@@ -1,6 +1,7 @@
-"""Handlers of the stage: queue a job, follow it to its end, stop it, render it.
+"""The stage, a large view of the running or last video, and its handlers: queue a job, follow it to its end, stop it, render it.
 
-Every handler checks that the visitor may see its job, because the page's state is untrusted.
+Every handler checks that the visitor may see its job, because the page's state is untrusted. Element ids: `stage`, inside it
+`download`; the phase is the attribute `data-phase` of `.stage`, the job `data-job`.
 """
 
 import asyncio
@@ -13,8 +14,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.sandbox import Steps
-from backend.schemas.request import GenerationRequest
-from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_microseconds, stamp_html
+from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_microseconds, stamp_html, start_script
 from wan_ui.components.field_errors import error_place, error_sentence
 from wan_ui.components.progress import StageView
 from wan_ui.components.toast import Message
@@ -33,9 +33,25 @@ from wan_ui.services.sandbox_calls import runs_sandbox_calls
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.services.upscaling import find_offers
 from wan_ui.stage.html import Model, stage_html
-from wan_ui.stage.panel import Stage
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The components that show the job on the stage. `status` is the worker status in the header."""
+
+    view: gr.HTML
+    job_id: gr.State
+    queue: gr.HTML
+    status: gr.HTML
+
+
+def build_stage(queue: gr.HTML, status: gr.HTML, texts: Texts) -> Stage:
+    """Build the stage without a video. The caller places its view on the page with the view's method `render`."""
+    html = stage_html(StageView(), None, texts)
+    view = gr.HTML(html, js_on_load=start_script("stage", "keep_seed"), elem_id="stage", apply_default_css=False, render=False)
+    return Stage(view=view, job_id=gr.State(None), queue=queue, status=status)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +62,12 @@ class StageHandlers(Panel):
     form: Form
     panel: Stage
     message: gr.HTML
-    followed: dict[str, str] = field(default_factory=dict)  # Gradio session -> the job that the page follows
-    placed: dict[str, str] = field(
-        default_factory=dict
-    )  # Gradio session -> the job that was placed on the stage and is not followed yet
+    # Gradio session -> the job that the page follows, and the job that was placed on the stage and is not followed yet
+    followed: dict[str, str] = field(default_factory=dict)
+    placed: dict[str, str] = field(default_factory=dict)
 
     @property
     def form_handlers(self) -> FormHandlers:
-        """The form's handlers, for updates of the form when a job is queued or ends."""
         return FormHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
@@ -62,10 +76,12 @@ class StageHandlers(Panel):
 
     def wire(self) -> None:
         """Connect the form's Generate and Stop buttons, and the stage's button for keeping the seed, to their handlers."""
-        stage, actions, seed = self.panel, self.form.actions, self.form.settings
-        instant = self.form.prompt.instant
-        inputs = self.form.inputs | {self.form.editing, stage.job_id, instant.switch, instant.seed}
-        submitted = actions.generate.click(self.submit, inputs, self._submit_outputs, **EACH)
+        stage, form, actions, seed = self.panel, self.form, self.form.actions, self.form.settings
+        instant = form.prompt.instant
+        inputs = form.inputs | {form.editing, stage.job_id, instant.switch, instant.seed}
+        kept = [form.prompt.shots.sent_job, form.editing, seed.seed, form.session, form.prompt.history, instant.seed]
+        outputs = [stage.job_id, stage.view, stage.queue, *form.note_components, *kept]
+        submitted = actions.generate.click(self.submit, inputs, outputs, **EACH)
         self.follow_after(submitted)
         self.form_handlers.show_editing_after(submitted)
         actions.stop.click(self.stop, stage.job_id, [actions.stop, self.message], **QUIET)
@@ -76,40 +92,23 @@ class StageHandlers(Panel):
 
         The event has no concurrency limit: it runs until the job ends, and a limit would make other pages wait.
         """
-        followed = event.then(
-            self.follow,
-            self.panel.job_id,
-            self.panel.view,
-            concurrency_limit=None,
-            trigger_mode="multiple",
-            **SILENT,
-        )
-        updated = followed.then(
-            self.update_after_job, None, [self.panel.status, self.form.actions.stop, self.panel.queue], **EACH
-        )
+        panel, unlimited = self.panel, {"concurrency_limit": None, "trigger_mode": "multiple"}
+        followed = event.then(self.follow, panel.job_id, panel.view, **unlimited, **SILENT)
+        updated = followed.then(self.update_after_job, None, [panel.status, self.form.actions.stop, panel.queue], **EACH)
         self.form_handlers.estimate_after(updated)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
-        """Return the visitor's job, and the stage in their language.
+        """Return the visitor's running job, else their newest job, and the stage in their language.
 
         If no job is found, the page's job id stays unchanged, because the page may have queued its first job meanwhile.
         """
-        job_id = self.find_initial_job(caller)
-        shown: Updates = {self.panel.job_id: job_id} if job_id else {}
-        words: Updates = {}
-        if not caller.uses_english:
-            draft = self.form.prompt.instant.view
-            words = {self.panel.view: stage_html(StageView(), None, caller.texts), draft: draft_view_html(caller.texts)}
-        return shown | words
-
-    @property
-    def _submit_outputs(self) -> list[gr.blocks.Block]:
-        """The components that `submit` may change."""
-        stage, form = self.panel, self.form
-        notes = form.note_components
-        kept = [form.prompt.shots.sent_job, form.editing, form.settings.seed, form.session, form.prompt.history]
-        kept += [form.prompt.instant.seed]
-        return [stage.job_id, stage.view, stage.queue, *notes, *kept]
+        jobs = [job for job in self.context.engine.library.unended(caller.owner) if job.state == "running"]
+        jobs = jobs or self.context.engine.jobs.list_jobs(caller.owner, most=1)
+        shown: Updates = {self.panel.job_id: jobs[0].id} if jobs and not jobs[0].deleted else {}
+        if caller.uses_english:
+            return shown
+        draft = self.form.prompt.instant.view
+        return shown | {self.panel.view: stage_html(StageView(), None, caller.texts), draft: draft_view_html(caller.texts)}
 
     @runs_sandbox_calls
     def submit(self, values: Values, request: gr.Request) -> Steps[Updates]:
@@ -120,7 +119,11 @@ class StageHandlers(Panel):
         caller, notes = self.context.identify_caller(request), self.form_handlers.show_note
         try:
             draft = self.form.read(self.form.prompt.instant.fix_seed(values, self.form.settings))
-            job = yield from self._queue_job(draft.to_request(), values[self.form.editing], caller)
+            wanted, edited = draft.to_request(), self.context.find_job(values[self.form.editing], caller)
+            if edited is not None:
+                job = yield from self.context.revise_steps(edited, wanted, caller)
+            else:
+                job = yield from self.context.submit_steps(wanted, caller)
         except StudioError as error:
             return notes(error_sentence(error), error_place(error, is_of_shots=bool(values[self.form.prompt.shots.timeline])))
         except Exception:
@@ -136,11 +139,8 @@ class StageHandlers(Panel):
             | {self.form.editing: None, self.form.settings.seed: draft.given["seed"], self.form.session: session}
             | {self.form.prompt.instant.seed: None}
             | self.form_handlers.show_history(caller)
-            | self._queue_updates(caller)
+            | {self.panel.queue: stamped_queue_html(self.context, caller)}
         )
-
-    def _queue_updates(self, caller: Caller) -> Updates:
-        return {self.panel.queue: stamped_queue_html(self.context, caller)}
 
     def _show_on_stage(self, shown: str | None, job: Job, caller: Caller, page: str) -> Updates:
         """Show the new job on the stage, unless the stage shows a job that has not ended.
@@ -154,12 +154,6 @@ class StageHandlers(Panel):
         self.placed[page] = job.id
         view = add_queue_position(StageView(phase="queued"), self.context.engine, job.id)
         return {self.panel.job_id: job.id, self.panel.view: self.draw(view, job, caller.texts)}
-
-    def _queue_job(self, wanted: GenerationRequest, editing: str | None, caller: Caller) -> Steps[Job]:
-        old = self.context.find_job(editing, caller)
-        if old is not None:
-            return (yield from self.context.revise_steps(old, wanted, caller))
-        return (yield from self.context.submit_steps(wanted, caller))
 
     async def follow(self, job_id: str | None, request: gr.Request) -> AsyncIterator[object]:
         """Yield the stage after each of the job's events, until the job ends or the page shows another job."""
@@ -194,16 +188,11 @@ class StageHandlers(Panel):
     def update_after_job(self, request: gr.Request) -> Updates:
         """Update the worker status, the Stop button and the queue after the job has ended."""
         caller, now = self.context.identify_caller(request), now_microseconds()
-        return self._queue_updates(caller) | {
+        return {
+            self.panel.queue: stamped_queue_html(self.context, caller),
             self.panel.status: stamp_html(status_html(self.context.engine.pool.workers(), caller.texts), now),
             self.form.actions.stop: gr.update(value=caller.texts.stop, interactive=True),
         }
-
-    def find_initial_job(self, caller: Caller) -> str | None:
-        """Return the job that a new page shows: the visitor's running job, else their newest job."""
-        running = [job for job in self.context.engine.library.unended(caller.owner) if job.state == "running"]
-        newest = running or self.context.engine.jobs.list_jobs(caller.owner, most=1)
-        return newest[0].id if newest and not newest[0].deleted else None
 
     def keep_seed(self, job_id: str | None, request: gr.Request) -> tuple[object, object]:
         """Copy the seed of the video on the stage to the form, and turn off random seeds."""
@@ -211,7 +200,6 @@ class StageHandlers(Panel):
         return (job.request.seed, False) if job else (gr.skip(), gr.skip())
 
     def draw(self, view: StageView, job: Job, texts: Texts) -> str:
-        """Render the stage with the title of the model."""
         full = full_preset(job.request)
         try:
             title = job.request.resolved_preset.words(texts.language).title

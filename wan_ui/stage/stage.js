@@ -1,4 +1,4 @@
-// The stage: shows each new video from its start. See `wan_ui/stage/panel.py`.
+// The stage: shows each new video from its start. See `wan_ui/stage/handlers.py`.
 import { find, findVideo, on, play } from '../components/dom.js';
 import { hideDraft } from '../form/instant.js';
 
