@@ -1,7 +1,6 @@
 """Ensure that all calls to Ray end before the connection to the Ray cluster ends.
 
-If a thread calls Ray or drops a reference while Ray shuts down, Ray's native code can end the process without an error, with exit
-code 1. A call after the shutdown starts another Ray on this machine.
+Otherwise Ray's native code can end the process without an error, or start another Ray on this machine.
 """
 
 import threading
@@ -40,10 +39,7 @@ class Calls:
                 self._changed.notify_all()
 
     def ask(self, actor: object, method: str, *values: object, seconds: float) -> Any:
-        """Call the actor's method and return its result.
-
-        Raises: RayError if the method raised an error or did not answer within `seconds`; Disconnected if the connection ends.
-        """
+        """Call the actor's method. Raises: RayError if it failed or did not answer in `seconds`; Disconnected."""
         with self.count_call():
             try:
                 return self._answer(actor, method, values, seconds)

@@ -1,7 +1,4 @@
-"""Transfer a job's files between the studio and a worker on another machine, in pieces and under checked names.
-
-Does not depend on Ray or another transport.
-"""
+"""Transfer a job's files between the studio and a worker on another machine, in pieces and under checked names."""
 
 import os
 import re
@@ -13,7 +10,6 @@ from typing import Any
 
 from backend.files import flush_to_disk
 from backend.schemas.shots import FOLDER, FRAMES
-from backend.workers.messages import Message, decode_message, encode_message
 
 PIECE_BYTES = 4 * 2**20
 NOT_SENT = re.compile(rf"({FOLDER}/\d+/)?stage3_frames\.safetensors|live/video\.mp4|{FOLDER}/\d+/{re.escape(FRAMES)}")
@@ -31,8 +27,7 @@ Version = tuple[int, int, int]  # a file's modification time in ns, size in byte
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A piece of a job's file with at most `PIECE_BYTES` bytes. Pieces arrive in order. If `is_gone` is True, the file was
-    deleted."""
+    """A piece of a job's file with at most `PIECE_BYTES` bytes. Pieces arrive in order. `is_gone`: the file was deleted."""
 
     job_id: str
     name: str
@@ -43,48 +38,35 @@ class Piece:
 
 
 def check_name(name: str) -> str:
-    """Return the name if it is a valid relative path of a file in a job's folder.
-
-    Raises: ValueError for other paths, also for hidden files and paths that could leave the folder.
-    """
+    """Return the name if it is a valid relative path of a file in a job's folder, and not hidden. Raises: ValueError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.120} must be the name of a file in the job's folder")
     return name
 
 
-def list_files(folder: Path) -> dict[str, Version]:
-    """Return the version of each file to transfer, by file name.
-
-    Hidden files, links and files that match `NOT_SENT` are left out.
-    """
+def list_files(folder: Path, above: str = "") -> dict[str, Version]:
+    """Return the version of each file to transfer, by file name, without hidden files, links and `NOT_SENT`."""
     versions: dict[str, Version] = {}
-    _collect_versions(folder, "", versions)
-    return versions
-
-
-def _collect_versions(folder: Path, above: str, versions: dict[str, Version]) -> None:
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
-        return
+        return versions
     for entry in entries:
         name = above + entry.name
         try:
             if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(name):
-                _collect_versions(folder / entry.name, f"{name}/", versions)
+                versions |= list_files(folder / entry.name, f"{name}/")
             elif not NOT_SENT.fullmatch(name) and _NAME.fullmatch(name):
                 status = entry.stat(follow_symlinks=False)
                 if S_ISREG(status.st_mode):
                     versions[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
         except FileNotFoundError:  # the entry was replaced or removed since the scan
             continue
+    return versions
 
 
 def read_pieces(job_id: str, folder: Path, name: str) -> Iterator[Piece]:
-    """Yield the pieces of a file, or nothing if the file does not exist.
-
-    Leave out bytes that are appended after the file was opened.
-    """
+    """Yield the pieces of a file, without bytes that are appended later. Yield nothing if the file does not exist."""
     try:
         file = (folder / name).open("rb")
     except FileNotFoundError:
@@ -106,38 +88,26 @@ class Changes:
         self._known = list_files(folder)
 
     def collect(self) -> list[Iterator[Piece]]:
-        """Return the pieces of each new or changed file, and a piece with `is_gone` for each deleted file."""
         before, self._known = self._known, list_files(self._folder)
         changed = [name for name, version in self._known.items() if before.get(name) != version]
         gone = [Piece(job_id=self._job_id, name=name, is_gone=True) for name in before.keys() - self._known.keys()]
         return [*(read_pieces(self._job_id, self._folder, name) for name in changed), iter(gone)]
 
 
-class Inbox:
-    """Writes the received pieces of a job's files into its folder. A file appears there only when it is complete."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-
-    def write_piece(self, piece: Piece) -> None:
-        """Write one piece. Raises: ValueError for an invalid name, OSError."""
-        path = self._folder / check_name(piece.name)
-        if piece.is_gone:
-            path.unlink(missing_ok=True)
-            return
-        path.parent.mkdir(exist_ok=True, parents=True)
-        part = path.with_name(f".{path.name}.part")
-        with part.open("wb" if piece.is_first else "ab") as file:
-            file.write(piece.data)
-        if piece.is_last:
-            if "previews/" not in piece.name:  # previews are not flushed, because a lost preview does no harm
-                flush_to_disk(part)
-            os.replace(part, path)
-
-
-def move_message_paths(message: Message, before: str, now: str) -> Message:
-    """Replace the folder `before` by the folder `now` in all paths of a message."""
-    return decode_message(move_paths(encode_message(message), before, now))
+def write_piece(folder: Path, piece: Piece) -> None:
+    """Write a received piece. A file appears only when it is complete. Raises: ValueError for an invalid name, OSError."""
+    path = folder / check_name(piece.name)
+    if piece.is_gone:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(exist_ok=True, parents=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb" if piece.is_first else "ab") as file:
+        file.write(piece.data)
+    if piece.is_last:
+        if "previews/" not in piece.name:  # previews are not flushed, because a lost preview does no harm
+            flush_to_disk(part)
+        os.replace(part, path)
 
 
 def move_paths(value: object, before: str, now: str) -> Any:

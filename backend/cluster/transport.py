@@ -1,7 +1,7 @@
 """Connect the studio to a worker on a node of the cluster through the methods of a Ray actor.
 
 The worker's messages are fetched in numbered batches, so a lost answer can be fetched again. The files that an event names are
-written to the job's folder before the event is handled. This module checks the names of the files.
+written to the job's folder, under checked names, before the event is handled.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from backend.cluster.calls import Disconnected
 from backend.cluster.node import Ended, Item, LogText
-from backend.cluster.transfer import Inbox, Piece, check_name, list_files, read_pieces
+from backend.cluster.transfer import Piece, check_name, list_files, read_pieces, write_piece
 from backend.files import is_disk_full
 from backend.schemas.events import Interrupted
 from backend.workers.exit_reasons import HOST_LOST, LOST
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterTransport:
-    """The `Transport` of a worker on a node of a Ray cluster."""
-
     pid = None
 
     def __init__(self, plan: WorkerPlan, log: Path, on_message: OnMessage, on_exit: OnExit):
@@ -68,7 +66,6 @@ class ClusterTransport:
         self._reader.join(_LAST_FILES_SECONDS)
 
     def _read(self) -> None:
-        """Fetch and handle messages until the worker has ended or is lost."""
         code = LOST
         try:
             self._ask("open", replace(self._plan, node=None))
@@ -77,7 +74,9 @@ class ClusterTransport:
         except Disconnected:
             pass
         except Exception as error:
-            if _is_of_ray(error):
+            from ray.exceptions import RayError
+
+            if isinstance(error, RayError):  # the node is unreachable
                 logger.warning("Worker %s is lost: %s", self._plan.name, str(error).strip().partition("\n")[0])
             else:
                 logger.exception("Killing worker %s: its message could not be handled", self._plan.name)
@@ -87,10 +86,7 @@ class ClusterTransport:
         self._on_exit(code)
 
     def _listen(self) -> int:
-        """Handle the worker's messages and return its exit code.
-
-        Raises: RayError if the worker is lost, ValueError for an invalid file name, OSError.
-        """
+        """Handle the worker's messages and return its exit code. Raises: RayError, ValueError (invalid file name), OSError."""
         number = 0
         while True:
             number += 1
@@ -105,7 +101,6 @@ class ClusterTransport:
                 return LOST
 
     def _fetch_batch(self, number: int) -> list[Item]:
-        """Fetch a batch. Retry for `_UNREACHABLE_SECONDS` if the node does not answer."""
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
         until, seconds = None, _FETCH_SECONDS
@@ -120,46 +115,34 @@ class ClusterTransport:
                 time.sleep(_RETRY_SECONDS)
 
     def _handle(self, item: Item) -> None:
+        job_id, folder = self._job or ("", None)
         if isinstance(item, Piece):
-            self._write_piece(item)
+            if item.job_id != job_id or folder is None:
+                return  # a file of another job
+            try:
+                write_piece(folder, item)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self._job = None
+                full = Interrupted(cause="The disk is full", fix="Free disk space", by="disk")
+                self._on_message(JobEvent(job_id=job_id, event=full))
+                self.send(Cancel(job_id=job_id))
         elif isinstance(item, LogText):
             with self._log.open("ab") as file:
                 file.write(item.data)
         else:
-            if isinstance(item, JobEvent):
-                self._check(item)
+            # The supervisor drops events of earlier jobs, so their files are not checked.
+            if isinstance(item, JobEvent) and item.job_id == job_id and folder is not None:
+                if (preview := getattr(item.event, "preview", None)) is not None:
+                    check_name(preview)
+                if (result := getattr(item.event, "result", None)) is not None:
+                    path = Path(result.path)
+                    if not path.is_relative_to(folder) or not (folder / check_name(str(path.relative_to(folder)))).is_file():
+                        raise ValueError(f"{path} must be a file in the job's folder")
             self._on_message(cast(Message, item))  # not `Ended`, which `_listen` handles
 
-    def _write_piece(self, piece: Piece) -> None:
-        """Write a piece of a file into the folder of the worker's job. Drop pieces of other jobs' files."""
-        job_id, folder = self._job or ("", None)
-        if piece.job_id != job_id or folder is None:
-            return
-        try:
-            Inbox(folder).write_piece(piece)
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            self._job = None
-            full = Interrupted(cause="The disk is full", fix="Free disk space", by="disk")
-            self._on_message(JobEvent(job_id=job_id, event=full))
-            self.send(Cancel(job_id=job_id))
-
-    def _check(self, message: JobEvent) -> None:
-        """Check the files that an event names. Raises: ValueError if a file is not in the job's folder."""
-        event, job = message.event, self._job
-        if job is None or message.job_id != job[0]:
-            return  # not checked, because the supervisor drops events of earlier jobs
-        folder = job[1]
-        if (preview := getattr(event, "preview", None)) is not None:
-            check_name(preview)
-        if (result := getattr(event, "result", None)) is not None:
-            path = Path(result.path)
-            if not path.is_relative_to(folder) or not (folder / check_name(str(path.relative_to(folder)))).is_file():
-                raise ValueError(f"{path} must be a file in the job's folder")
-
     def _write(self) -> None:
-        """Send the queued messages in order, and a job's files before the message that starts the job."""
         try:
             while (message := self._outgoing.get()) is not None:
                 if isinstance(message, Run):
@@ -180,12 +163,5 @@ class ClusterTransport:
                     self._ask("write_piece", piece)
 
     def _ask(self, method: str, *values: object, seconds: float = _ANSWER_SECONDS) -> Any:
-        """Call the node's method and return its result. Raises: RayError if Ray fails or the method raises; Disconnected."""
+        """Call the node's method. Raises: RayError if Ray fails or the method raises; Disconnected."""
         return self._ask_node(method, *values, seconds=seconds)
-
-
-def _is_of_ray(error: Exception) -> bool:
-    """Return whether Ray raised this error, which means that the node is unreachable."""
-    from ray.exceptions import RayError
-
-    return isinstance(error, RayError)

@@ -1,10 +1,6 @@
-"""Run one process of a multihost worker, on a host other than the first.
+"""Run one process of a multihost worker, on a host other than the first, which requests its start.
 
-The member connects to the first host, and reconnects whenever the connection ends. It starts its process when the first host
-requests it.
-
-The member stores a job's files in a temporary folder, and deletes the folder when the connection ends. The job's own folder is
-on the first host.
+The member reconnects whenever the connection ends. It stores a job's files in a temporary folder until then.
 """
 
 import contextlib
@@ -17,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from backend.errors import ModelError, StudioError
 from backend.multihost.versions import versions_here
@@ -73,16 +69,12 @@ class Member:
                 with tempfile.TemporaryDirectory(prefix="studio-member-") as folder:
                     self._run_messages(wire, Path(folder))
             except WrongSecret:
-                raise MemberRefused(
-                    "the hosts' secret",
-                    "is another one on the first host",
-                    "give STUDIO_HOSTS_SECRET the same value on every host",
-                ) from None
+                fix = "give STUDIO_HOSTS_SECRET the same value on every host"
+                raise MemberRefused("the hosts' secret", "is another one on the first host", fix) from None
             except ConnectionLost as error:
                 logger.info("The first host has ended the connection (%s)", error)
 
     def _run_messages(self, wire: Wire, folder: Path) -> None:
-        """Handle the first host's messages until the connection ends. Raises: ConnectionLost, MemberRefused."""
         process: _Process | None = None
         try:
             while True:
@@ -106,11 +98,25 @@ class _Process:
     def __init__(self, member: Member, wire: Wire, start: Start):
         self._wire, self._last_report = wire, time.monotonic()
         self._is_over = threading.Event()
-        self.worker = WorkerProcess(_make_plan(member, start), _rotate_log(member), self._receive, self._handle_exit)
+        plan = WorkerPlan(
+            preset=start.preset,
+            model=start.model,
+            warm_up=start.warm_up,
+            settings=member.settings,
+            pipeline=start.pipeline,
+            options=WorkerOptions(**cast(dict[str, Any], start.options)),
+            name=f"member-{member.index}",
+            place=HostPlace(index=member.index, count=member.count, coordinator=f"{member.address}:{start.port}"),
+        )
+        folder = member.settings.logs_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / f"{plan.name}.log"
+        if log.exists():
+            log.replace(folder / f"{plan.name}-before.log")
+        self.worker = WorkerProcess(plan, log, self._receive, self._handle_exit)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def end(self) -> None:
-        """End the process. The process need not save progress, because the first host saves it."""
         self._is_over.set()
         self.worker.stop(ExitNow, _LEAVE_SECONDS)
 
@@ -129,31 +135,6 @@ class _Process:
             if time.monotonic() - self._last_report > SILENCE_SECONDS:
                 logger.error("Killing this host's process: no heartbeat for %.0f s", SILENCE_SECONDS)
                 self.worker.kill()
-
-
-def _make_plan(member: Member, start: Start) -> WorkerPlan:
-    place = HostPlace(index=member.index, count=member.count, coordinator=f"{member.address}:{start.port}")
-    options: dict[str, Any] = {**start.options}
-    return WorkerPlan(
-        preset=start.preset,
-        model=start.model,
-        warm_up=start.warm_up,
-        settings=member.settings,
-        pipeline=start.pipeline,
-        options=WorkerOptions(**options),
-        name=f"member-{member.index}",
-        place=place,
-    )
-
-
-def _rotate_log(member: Member) -> Path:
-    """Rename the previous process's log and return the path for the next process's log."""
-    folder = member.settings.logs_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"member-{member.index}.log"
-    if log.exists():
-        log.replace(folder / f"member-{member.index}-before.log")
-    return log
 
 
 def _store_job(message: RunWithFiles, files: Sequence[bytes], folder: Path) -> Run:

@@ -28,7 +28,16 @@ class TlsConnection:
 
     def handshake(self, is_server: bool) -> bytes:
         """Exchange keys and return the connection's binding, which is equal at both ends. Raises: OSError."""
-        self._tls = _make_context(is_server).wrap_bio(self._incoming, self._outgoing, is_server)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        # TLS 1.3 has no anonymous key exchange. OpenSSL allows anonymous key exchange at security level 0 only. Level 0 also
+        # allows weak ciphers, but this context offers only one cipher.
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("ADH-AES256-GCM-SHA384:@SECLEVEL=0")
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+        if is_server:
+            context.load_dh_params(str(_GROUP))
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, is_server)
         is_done = False
         while not is_done:
             try:
@@ -72,16 +81,3 @@ class TlsConnection:
         if not data:
             raise ConnectionError("closed")
         self._incoming.write(data)
-
-
-def _make_context(is_server: bool) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    # TLS 1.3 has no anonymous key exchange. OpenSSL allows anonymous key exchange at security level 0 only. Level 0 also allows
-    # weak ciphers, but this context offers only one cipher.
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers("ADH-AES256-GCM-SHA384:@SECLEVEL=0")
-    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
-    if is_server:
-        context.load_dh_params(str(_GROUP))
-    return context

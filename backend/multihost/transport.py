@@ -1,8 +1,7 @@
 """Run a worker on several hosts: the first process on this host, and the hub that synchronizes all processes.
 
-The members (`backend.multihost.member`, one on each other host) connect to the hub and reconnect whenever the connection ends.
-When all members are connected, the processes start together. If one process ends, all processes end. The worker's supervisor then
-creates a new transport, and the members connect to the new hub.
+The members (`backend.multihost.member`) connect to the hub. When all are connected, the processes start together. If one
+process ends, all end. The worker's supervisor then creates a new transport, and the members connect to the new hub.
 """
 
 import contextlib
@@ -21,22 +20,8 @@ from backend.schemas.live import FOLDER
 from backend.schemas.shots import FOLDER as SHOTS
 from backend.schemas.shots import LAST, LAST_FRAMES, LOOK, RESULT
 from backend.schemas.worker import HostPlace, Hosts, WorkerStatus
+from backend.workers import messages
 from backend.workers.exit_reasons import HOST_LOST, describe_exit_code
-from backend.workers.messages import (
-    Decide,
-    Exit,
-    Exiting,
-    ExitNow,
-    Gather,
-    Gathered,
-    Hello,
-    Message,
-    Refused,
-    Run,
-    RunWithFiles,
-    Start,
-    Status,
-)
 from backend.workers.multihost_sync import FAILED
 from backend.workers.process import OnExit, OnMessage, WorkerPlan, WorkerProcess
 
@@ -55,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 
 class MultihostTransport:
-    """The `Transport` of a worker on several hosts."""
-
     def __init__(self, plan: WorkerPlan, log: Path, on_message: OnMessage, on_exit: OnExit):
         self._plan, self._log, self._on_message, self._on_exit = plan, log, on_message, on_exit
         assert plan.hosts is not None, "this transport is for several hosts"
@@ -64,8 +47,8 @@ class MultihostTransport:
         self._lock = threading.RLock()
         self._members: dict[int, Wire] = {}
         self._first: WorkerProcess | None = None
-        self._waiting: list[Message] = []  # messages to send after the processes have started
-        self._gathering: dict[int, Gather] = {}  # the waiting request of each process at the barrier, by process number
+        self._waiting: list[messages.Message] = []  # messages to send after the processes have started
+        self._gathering: dict[int, messages.Gather] = {}  # the waiting request of each process at the barrier, by process number
         self._disagreement: threading.Timer | None = None
         self._end_code: int | None = None  # reported in place of the first process's exit code
         self._is_ending = threading.Event()
@@ -77,20 +60,16 @@ class MultihostTransport:
 
     @property
     def pid(self) -> int | None:
-        """The id of the first process, None while members are missing."""
         return self._first.pid if self._first else None
 
-    def send(self, message: Message) -> None:
-        """Send a message to the first process. Send jobs to the members too.
-
-        The members learn of all other messages through the decisions of the first process (`Decide`).
-        """
+    def send(self, message: messages.Message) -> None:
+        """Send a message to the first process, and jobs to the members too. Its decisions tell the members of other messages."""
         with self._lock:
             if self._first is None:
                 self._waiting.append(message)
                 return
             self._first.send(message)
-            if isinstance(message, Run):
+            if isinstance(message, messages.Run):
                 job, files = _job_for_members(message)
                 for wire in self._members.values():
                     wire.send(job, files)
@@ -110,37 +89,35 @@ class MultihostTransport:
         self._close()
 
     def _open(self) -> None:
-        """Wait for the members, then start all processes. Runs in a separate thread."""
         try:
             with self._listener:
+                self._listener.settimeout(0.2)
+                reported = -_REPORT_SECONDS
                 while not self._is_ending.is_set():
-                    self._accept_members()
-                    if self._start():
-                        return
+                    with self._lock:
+                        missing = [str(index) for index in range(1, self._hosts.count) if index not in self._members]
+                    if not missing:
+                        if self._start():
+                            return
+                        reported = -_REPORT_SECONDS
+                        continue
+                    if time.monotonic() - reported >= _REPORT_SECONDS:
+                        reported = time.monotonic()
+                        which = f"number {', '.join(missing)} of {self._hosts.count}"
+                        detail = f"Waiting for the other hosts: {which} (`app.py member` there; this one is 0)"
+                        self._on_message(messages.Status(status=WorkerStatus(state="starting", detail=detail)))
+                    with contextlib.suppress(TimeoutError):
+                        connection, (address, *_) = self._listener.accept()
+                        self._limit_unauthenticated(connection, address)
+                        work = self._handle_connection
+                        threading.Thread(target=work, args=(connection, address), name="member", daemon=True).start()
         except Exception:
             logger.exception("The worker's processes could not be started")
         self._close()
         self._on_exit(1)
 
-    def _accept_members(self) -> None:
-        self._listener.settimeout(0.2)
-        reported = -_REPORT_SECONDS
-        while (missing := self._missing()) and not self._is_ending.is_set():
-            if time.monotonic() - reported >= _REPORT_SECONDS:
-                reported = time.monotonic()
-                self._on_message(Status(status=self._waiting_for(missing)))
-            with contextlib.suppress(TimeoutError):
-                connection, address = self._listener.accept()
-                self._limit_unauthenticated(connection, address[0])
-                threading.Thread(
-                    target=self._handle_connection, args=(connection, address[0]), name="member", daemon=True
-                ).start()
-
     def _limit_unauthenticated(self, connection: socket.socket, address: str) -> None:
-        """Limit the number of unauthenticated connections, so that silent clients cannot prevent members from connecting.
-
-        Above the limit, close the oldest connection of the address with the most unauthenticated connections.
-        """
+        """Above the limit, close the oldest connection of the address with most, so that silent clients cannot block members."""
         with self._lock:
             self._unauthenticated.append((address, connection))
             if len(self._unauthenticated) <= _MOST_UNAUTHENTICATED:
@@ -155,15 +132,6 @@ class MultihostTransport:
         with self._lock:
             self._unauthenticated = [one for one in self._unauthenticated if one[1] is not connection]
 
-    def _missing(self) -> list[int]:
-        with self._lock:
-            return [index for index in range(1, self._hosts.count) if index not in self._members]
-
-    def _waiting_for(self, missing: list[int]) -> WorkerStatus:
-        which = ", ".join(map(str, missing))
-        detail = f"Waiting for the other hosts: number {which} of {self._hosts.count} (`app.py member` there; this one is 0)"
-        return WorkerStatus(state="starting", detail=detail)
-
     def _handle_connection(self, connection: socket.socket, address: str) -> None:
         """Authenticate a connection, check its versions, and serve the member until it disconnects."""
         try:
@@ -172,42 +140,34 @@ class MultihostTransport:
             self._remove_unauthenticated(connection)
             connection.close()
             return
+        timer = threading.Timer(_AUTHENTICATE_SECONDS, wire.close)
+        timer.daemon = True
         with contextlib.closing(wire):
             try:
-                hello = self._authenticate(wire, connection)
-                refusal = self._refusal_reason(hello)
-                if not refusal and isinstance(hello, Hello):
+                timer.start()
+                try:
+                    wire.authenticate(self._hosts.secret, is_first=True)
+                    hello, _ = wire.receive()
+                finally:
+                    timer.cancel()
+                    self._remove_unauthenticated(connection)
+                count = self._hosts.count
+                if not isinstance(hello, messages.Hello):
+                    refusal = "its first message must state its process number, the number of processes and its versions"
+                elif hello.count != count:
+                    expected = f"process {hello.index} expects {hello.count} processes, the first host {count}"
+                    refusal = f"{expected}: give both the same number"
+                elif hello.index not in range(1, count):
+                    refusal = f"process {hello.index} must be from 1 to {count - 1}: give each other host a different number"
+                elif not (refusal := describe_difference(versions_here(), hello.versions)):
                     self._serve_member(hello.index, wire)
                     return
                 logger.warning("The member at %s is refused: %s", address, refusal)
-                wire.send(Refused(reason=refusal))
+                wire.send(messages.Refused(reason=refusal))
             except WrongSecret:
                 logger.warning("A connection from %s was refused: it does not know the hosts' secret", address)
             except ConnectionLost as error:
                 logger.info("A connection from %s ended: %s", address, error)
-
-    def _authenticate(self, wire: Wire, connection: socket.socket) -> Message:
-        """Authenticate the connection and return its first message. Raises: WrongSecret, ConnectionLost."""
-        timer = threading.Timer(_AUTHENTICATE_SECONDS, wire.close)
-        timer.daemon = True
-        timer.start()
-        try:
-            wire.authenticate(self._hosts.secret, is_first=True)
-            return wire.receive()[0]
-        finally:
-            timer.cancel()
-            self._remove_unauthenticated(connection)
-
-    def _refusal_reason(self, hello: Message) -> str:
-        """Return why this member is refused, "" if it is accepted."""
-        if not isinstance(hello, Hello):
-            return "its first message must state its process number, the number of processes and its versions"
-        index, count = hello.index, hello.count
-        if count != self._hosts.count:
-            return f"process {index} expects {count} processes, the first host {self._hosts.count}: give both the same number"
-        if index not in range(1, count):
-            return f"process {index} must be from 1 to {count - 1}: give each other host a different number"
-        return describe_difference(versions_here(), hello.versions)
 
     def _serve_member(self, index: int, wire: Wire) -> None:
         with self._lock:
@@ -218,9 +178,9 @@ class MultihostTransport:
         try:
             while True:
                 message, _ = wire.receive()
-                if isinstance(message, Gather):
+                if isinstance(message, messages.Gather):
                     self._handle_gather(index, message)
-                elif isinstance(message, Exit):
+                elif isinstance(message, messages.Exit):
                     why, end_code = describe_exit_code(message.code), None
                     break
         except ConnectionLost:
@@ -240,7 +200,7 @@ class MultihostTransport:
         own = HostPlace(
             index=0, count=hosts.count, coordinator=f"{reachable}:{meeting}", bind=f"{hosts.address or '0.0.0.0'}:{meeting}"
         )
-        start = Start(
+        start = messages.Start(
             preset=self._plan.preset,
             model=self._plan.model,
             warm_up=self._plan.warm_up,
@@ -259,43 +219,39 @@ class MultihostTransport:
                 self.send(message)
         return True
 
-    def _receive(self, message: Message) -> None:
-        """Handle a message from the first process."""
-        if isinstance(message, Decide):
+    def _receive(self, message: messages.Message) -> None:
+        if isinstance(message, messages.Decide):
             with self._lock:
                 for wire in self._members.values():
                     wire.send(message)
-        elif isinstance(message, Gather):
+        elif isinstance(message, messages.Gather):
             self._handle_gather(0, message)
         else:
             self._on_message(message)
 
-    def _handle_gather(self, index: int, message: Gather) -> None:
+    def _handle_gather(self, index: int, message: messages.Gather) -> None:
         """Answer all hosts when every host has reached the barrier. End all processes if the hosts name different barriers."""
         with self._lock:
             self._gathering[index] = message
-            if len(self._gathering) == self._hosts.count:
-                all_hosts = [self._gathering[number] for number in range(self._hosts.count)]
-                self._gathering.clear()
-                self._stop_timer()
-                if len({one.what for one in all_hosts}) == 1:
-                    self._broadcast(Gathered(values=[one.value for one in all_hosts]))
-                    return
-            else:
+            if len(self._gathering) < self._hosts.count:
                 if message.what.startswith(FAILED) and self._disagreement is None:
                     reason = f"Process {index} of the {self._hosts.count} hosts {message.what}; its log says why"
                     self._disagreement = threading.Timer(DISAGREEMENT_SECONDS, self._end_all, args=(reason,))
                     self._disagreement.daemon = True
                     self._disagreement.start()
                 return
+            all_hosts = [self._gathering[number] for number in range(self._hosts.count)]
+            self._gathering.clear()
+            self._stop_timer()
+            if len({one.what for one in all_hosts}) == 1:
+                gathered = messages.Gathered(values=[one.value for one in all_hosts])
+                if self._first is not None:
+                    self._first.send(gathered)
+                for wire in self._members.values():
+                    wire.send(gathered)
+                return
         words = ", ".join(f"{number} {one.what}" for number, one in enumerate(all_hosts))
         self._end_all(f"The hosts did not do the same ({words}); their logs say why")
-
-    def _broadcast(self, message: Message) -> None:
-        if self._first is not None:
-            self._first.send(message)
-        for wire in self._members.values():
-            wire.send(message)
 
     def _end_all(self, reason: str, end_code: int | None = None) -> None:
         """End the first process; the other processes then end. `end_code` is reported in place of its exit code."""
@@ -304,10 +260,10 @@ class MultihostTransport:
                 return
             self._end_code = end_code
             self._is_ending.set()
-        self._on_message(Exiting(reason=reason))
+        self._on_message(messages.Exiting(reason=reason))
         first = self._first
         assert first is not None, "the processes have started"
-        first.send(ExitNow())
+        first.send(messages.ExitNow())
         if not first.wait(_END_SECONDS):
             first.kill()
 
@@ -339,15 +295,12 @@ def free_port(address: str) -> int:
                 return port
 
 
-def _job_for_members(job: Run) -> tuple[RunWithFiles, list[bytes]]:
-    """Return the message that gives a job to the members, and the contents of the job's files.
-
-    These files are the request's inputs and the stored progress.
-    """
+def _job_for_members(job: messages.Run) -> tuple[messages.RunWithFiles, list[bytes]]:
+    """Return the message that gives a job to the members, and the contents of its inputs and its stored progress."""
     inputs = {role: list(map(Path, paths)) for role, paths in job.request.inputs().items()}
     given = [path for paths in inputs.values() for path in paths]
     begun = [path for pattern in _SENT_FILES for path in sorted(job.folder.glob(pattern))]
-    message = RunWithFiles(
+    message = messages.RunWithFiles(
         job_id=job.job_id,
         request=job.request,
         inputs={role: [path.name for path in paths] for role, paths in inputs.items()},

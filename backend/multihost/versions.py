@@ -30,10 +30,7 @@ def describe_difference(first: dict[str, str], other: dict[str, str]) -> str:
 
 
 def fingerprint(project: Path = PROJECT_FOLDER, data: Sequence[str] = ()) -> str:
-    """Return a hash of the project's code and presets. The hash must be equal on all hosts of a worker.
-
-    `data` lists suffixes of further files to hash, such as ".json".
-    """
+    """Return a hash of the project's code and presets, and of further files with a suffix in `data`, such as ".json"."""
     suffixes, digest = (".py", ".toml", *data), hashlib.sha256()
     for path in sorted(path for part in _PARTS for path in (project / part).rglob("*") if path.suffix in suffixes):
         digest.update(f"{path.relative_to(project)}\0".encode() + path.read_bytes())

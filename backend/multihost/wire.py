@@ -1,7 +1,7 @@
 """Connect two hosts that authenticate each other with a shared secret. Does not interpret the messages.
 
-All messages are encrypted. Each end proves that it knows the secret by sending an HMAC over random numbers of both ends and the
-binding of the encrypted connection (`backend.multihost.tls`). The secret itself is never sent.
+Each end proves that it knows the secret by an HMAC over random numbers of both ends and the binding of the encrypted connection
+(`backend.multihost.tls`). The secret itself is never sent.
 """
 
 import hashlib
@@ -80,8 +80,7 @@ class Wire:
         return self._tls.read(size)
 
     def authenticate(self, secret: str, is_first: bool) -> None:
-        """Encrypt the connection, prove to the other host that this host knows the secret, and check the other host's proof. Then
-        start heartbeats.
+        """Encrypt the connection, and let each host prove that it knows the secret. Then start heartbeats.
 
         Both hosts must call this first. Raises: ConnectionLost, WrongSecret.
         """

@@ -1,7 +1,4 @@
-"""Run workers on the machines of a Ray cluster, one worker per free TPU slice or node. Machines may join and leave at any time.
-
-Ray is imported only when a cluster is requested (`requirements-cluster.txt`).
-"""
+"""Run workers on the machines of a Ray cluster, one per free TPU slice or node. Machines may join and leave at any time."""
 
 import logging
 import math
@@ -19,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from backend.cluster.calls import Calls, Disconnected
-from backend.cluster.node import NodeMember, NodeWorker
+from backend.cluster.node import NodeWorker
 from backend.errors import RequestError, StudioError, one_line
 from backend.multihost.versions import fingerprint
 from backend.schemas.worker import Hosts
@@ -62,64 +59,44 @@ class WorkerSlot:
 
     @property
     def name(self) -> str:
-        """The worker's name. Does not reveal the machine's address."""
         return f"node-{self.hosts[0].node[:8]}"
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The ids of the slot's nodes."""
         return frozenset(host.node for host in self.hosts)
 
 
 def find_slots(nodes: Sequence[Node]) -> list[WorkerSlot]:
     """Return the slots of a cluster: its complete TPU slices, or, if no machine has a TPU, every node that offers CPUs."""
-    alive = [node for node in nodes if node["Alive"]]
+    alive, slots = [node for node in nodes if node["Alive"]], []
+    names = {node["NodeID"]: node.get("NodeManagerHostname") or node.get("NodeManagerAddress") or "" for node in alive}
     with_chips = [node for node in alive if node["Resources"].get("TPU", 0) >= 1]
-    if not with_chips:
-        return [_node_slot(node) for node in alive if node["Resources"].get("CPU", 0) >= 1]
+    for node in [] if with_chips else alive:
+        offered = node["Resources"]
+        if offered.get("CPU", 0) >= 1:
+            address, gpus = node["NodeManagerAddress"], offered.get("GPU", 0.0)
+            host = Host(node=node["NodeID"], address=address, cpus=offered["CPU"], gpus=gpus)
+            slots.append(WorkerSlot(key=node["NodeID"], machine=names[node["NodeID"]], hosts=(host,)))
     slices: dict[str, list[Node]] = defaultdict(list)
+    wanted_chips: dict[str, int] = {}  # the number of chips of each node's whole slice, 0 if its topology is not known
     for node in with_chips:
-        slices[_slice_of(node)].append(node)
-    return [_slice_slot(key, hosts) for key, hosts in slices.items() if _is_whole(hosts)]
-
-
-def _slice_of(node: Node) -> str:
-    """Return the slice's name if the slice has several hosts, else the node's id, because one-host slices can share a name."""
-    labels = node.get("Labels") or {}
-    is_alone = _num_chips(labels) <= node["Resources"]["TPU"]
-    return node["NodeID"] if is_alone else labels.get(SLICE_LABEL) or node["NodeID"]
-
-
-def _num_chips(labels: Mapping[str, str]) -> int:
-    """Return the number of chips of the whole slice from its topology, such as "2x4". 0 if the node reports no topology."""
-    sides = labels.get(TOPOLOGY_LABEL, "").split("x")
-    return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
-
-
-def _is_whole(hosts: Sequence[Node]) -> bool:
-    return sum(node["Resources"]["TPU"] for node in hosts) >= _num_chips(hosts[0].get("Labels") or {})
-
-
-def _slice_slot(key: str, hosts: Sequence[Node]) -> WorkerSlot:
-    hosts = sorted(hosts, key=lambda node: int((node.get("Labels") or {}).get(HOST_LABEL) or 0))
-    slice_name = (hosts[0].get("Labels") or {}).get(SLICE_LABEL)
-    machine = ", ".join(filter(None, (slice_name, _host_name(hosts[0]))))
-    return WorkerSlot(key=key, machine=machine, hosts=tuple(map(_with_chips, hosts)))
-
-
-def _with_chips(node: Node) -> Host:
-    taken = {name: count for name, count in node["Resources"].items() if name == "TPU" or _HEAD.fullmatch(name)}
-    return Host(node=node["NodeID"], address=node["NodeManagerAddress"], resources=taken)
-
-
-def _node_slot(node: Node) -> WorkerSlot:
-    offered = node["Resources"]
-    host = Host(node=node["NodeID"], address=node["NodeManagerAddress"], cpus=offered["CPU"], gpus=offered.get("GPU", 0.0))
-    return WorkerSlot(key=node["NodeID"], machine=_host_name(node), hosts=(host,))
-
-
-def _host_name(node: Node) -> str:
-    return node.get("NodeManagerHostname") or node.get("NodeManagerAddress") or ""
+        labels, node_id = node.get("Labels") or {}, node["NodeID"]
+        sides = labels.get(TOPOLOGY_LABEL, "").split("x")  # such as "2x4"
+        wanted_chips[node_id] = math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
+        is_alone = wanted_chips[node_id] <= node["Resources"]["TPU"]  # slices of one host can share a name
+        slices[node_id if is_alone else labels.get(SLICE_LABEL) or node_id].append(node)
+    for key, members in slices.items():
+        if sum(node["Resources"]["TPU"] for node in members) < wanted_chips[members[0]["NodeID"]]:
+            continue
+        members.sort(key=lambda node: int((node.get("Labels") or {}).get(HOST_LABEL) or 0))
+        hosts = []
+        for node in members:
+            taken = {name: count for name, count in node["Resources"].items() if name == "TPU" or _HEAD.fullmatch(name)}
+            hosts.append(Host(node=node["NodeID"], address=node["NodeManagerAddress"], resources=taken))
+        slice_name = (members[0].get("Labels") or {}).get(SLICE_LABEL)
+        machine = ", ".join(filter(None, (slice_name, names[members[0]["NodeID"]])))
+        slots.append(WorkerSlot(key=key, machine=machine, hosts=tuple(hosts)))
+    return slots
 
 
 @dataclass(kw_only=True)
@@ -137,10 +114,7 @@ class Cluster:
     """The connection to a Ray cluster. A thread looks for new and lost machines every second."""
 
     def __init__(self, address: str):
-        """Connect to the cluster.
-
-        Raises: RequestError for an invalid address, StudioError if Ray is not installed or no cluster answers.
-        """
+        """Connect. Raises: RequestError for an invalid address, StudioError if Ray is not installed or no cluster answers."""
         self._fingerprint = fingerprint()
         self._claimed: dict[str, _ClaimedSlot] = {}
         self._next_claim: dict[str, float] = {}  # monotonic time from which a failed slot may be claimed again, by slot key
@@ -156,13 +130,11 @@ class Cluster:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop checking the machines. Their workers remain until `disconnect`."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
     def disconnect(self) -> None:
-        """Release all machines. The worker pool must be closed first."""
         import ray
 
         if self._calls.end(_DISCONNECT_SECONDS):
@@ -190,7 +162,14 @@ class Cluster:
         working = {view.name: view.job_id is not None for view in pool.workers()}
         for key, claimed in list(self._claimed.items()):
             is_gone = not alive.issuperset(claimed.slot.nodes)
-            is_lost = claimed.has_worker and (claimed.slot.name not in working or self._has_lost_a_member(claimed))
+            is_lost = claimed.has_worker and claimed.slot.name not in working
+            # If the actor of a host other than the first has ended, the worker would wait for that host forever.
+            if claimed.has_worker and not is_lost and claimed.serving and (ended := ray.wait(claimed.serving, timeout=0)[0]):
+                is_lost = True
+                try:
+                    ray.get(ended)
+                except Exception as error:
+                    self._warn_once(claimed.slot, f"{claimed.slot.machine} has lost one of its hosts: {_last_line(error)}")
             is_unwanted = key not in wanted and not working.get(claimed.slot.name, False)
             if is_lost:
                 self._next_claim[key] = time.monotonic() + _SOON_SECONDS
@@ -198,31 +177,13 @@ class Cluster:
                 self._release(key, pool)
         for key, slot in wanted.items():
             if key not in self._claimed and time.monotonic() >= self._next_claim.get(key, 0.0):
-                self._claimed[key] = self._claim(slot)
+                actors = [_make_actor_class(host).remote(slot.name) for host in slot.hosts]
+                # Ray creates the actors when the machines are free.
+                answers = [actor.fingerprint.remote() for actor in actors]
+                self._claimed[key] = _ClaimedSlot(slot=slot, actors=actors, answers=answers)
         for key, claimed in list(self._claimed.items()):
             if not claimed.has_worker and not ray.wait(claimed.answers, num_returns=len(claimed.answers), timeout=0)[1]:
                 self._start_worker(key, pool, plan)
-
-    def _has_lost_a_member(self, claimed: _ClaimedSlot) -> bool:
-        """Return whether the actor of a host other than the first has ended. The worker would wait for that host forever."""
-        import ray
-
-        ended = ray.wait(claimed.serving, timeout=0)[0] if claimed.serving else []
-        if ended:
-            try:
-                ray.get(ended)
-            except Exception as error:
-                self._warn_once(claimed.slot, f"{claimed.slot.machine} has lost one of its hosts: {_last_line(error)}")
-        return bool(ended)
-
-    def _claim(self, slot: WorkerSlot) -> _ClaimedSlot:
-        """Request the slot's actors. Ray creates them when the machines are free."""
-        first, *others = slot.hosts
-        actors = [
-            _make_actor_class(NodeWorker, first).remote(slot.name),
-            *(_make_actor_class(NodeMember, host).remote() for host in others),
-        ]
-        return _ClaimedSlot(slot=slot, actors=actors, answers=[actor.fingerprint.remote() for actor in actors])
 
     def _start_worker(self, key: str, pool: WorkerPool, plan: WorkerPlan) -> None:
         """Start the worker of a claimed slot if all its hosts have the studio's version of the project."""
@@ -233,8 +194,12 @@ class Cluster:
         try:
             if set(ray.get(claimed.answers)) != {self._fingerprint}:
                 raise StudioError("its copy of the project", "is another version", "bring both to the same")
-            hosts = self._connect_hosts(claimed) if len(slot.hosts) > 1 else None
-            ask = partial(self._calls.ask, claimed.actors[0])
+            hosts, ask = None, partial(self._calls.ask, claimed.actors[0])
+            if len(slot.hosts) > 1:  # the other hosts connect to a free port of the first host, with a new secret
+                address = slot.hosts[0].address
+                port = ask("free_port", address, seconds=_PORT_SECONDS)
+                hosts = Hosts(count=len(claimed.actors), address=address, port=port, secret=secrets.token_urlsafe())
+                claimed.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(claimed.actors) if index]
             pool.add_worker(replace(plan, transport="cluster", name=slot.name, node=ask, machine=slot.machine, hosts=hosts))
         except Exception as error:  # Ray raises many kinds of errors, for example for a missing project, package or machine
             self._warn_once(slot, f"{slot.machine} cannot work: {_last_line(error)}")
@@ -243,14 +208,6 @@ class Cluster:
             return
         claimed.has_worker = True
         self._warnings.pop(key, None)
-
-    def _connect_hosts(self, claimed: _ClaimedSlot) -> Hosts:
-        """Let the other hosts connect to a free port of the first host, with a new secret. Return the settings of the hosts."""
-        first, address = claimed.actors[0], claimed.slot.hosts[0].address
-        port = self._calls.ask(first, "free_port", address, seconds=_PORT_SECONDS)
-        hosts = Hosts(count=len(claimed.actors), address=address, port=port, secret=secrets.token_urlsafe())
-        claimed.serving = [actor.serve.remote(hosts, index) for index, actor in enumerate(claimed.actors) if index]
-        return hosts
 
     def _release(self, key: str, pool: WorkerPool) -> None:
         import ray
@@ -261,18 +218,17 @@ class Cluster:
             ray.kill(actor)
 
     def _warn_once(self, slot: WorkerSlot, sentence: str) -> None:
-        """Log a warning about a slot unless it repeats the slot's last warning."""
         if self._warnings.get(slot.key) != sentence:
             self._warnings[slot.key] = sentence
             logger.warning("%s", sentence)
 
 
-def _make_actor_class(kind: type, host: Host) -> Any:
+def _make_actor_class(host: Host) -> Any:
     """Return the Ray actor class for this host, with the resources that a worker reserves."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return ray.remote(kind).options(
+    return ray.remote(NodeWorker).options(
         num_cpus=host.cpus,
         num_gpus=host.gpus,
         resources=dict(host.resources),
@@ -288,7 +244,12 @@ def _join_cluster(address: str) -> None:
         raise RequestError(f"cluster={address!r}", "must be HOST:PORT of the cluster's head, or auto", "check the address")
     if find_spec("ray") is None:
         raise StudioError("--cluster needs Ray, which", "is not installed here", "run `pip install -r requirements-cluster.txt`")
-    _check_answers(address)
+    if address != "auto":  # Ray itself would retry for a minute
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise _cannot_join(address, str(error)) from error
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
@@ -299,17 +260,6 @@ def _join_cluster(address: str) -> None:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _check_answers(address: str) -> None:
-    """Check that the address answers. Ray itself would retry for a minute. Raises: StudioError."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise _cannot_join(address, str(error)) from error
 
 
 def _cannot_join(address: str, why: str) -> StudioError:

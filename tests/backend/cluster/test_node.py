@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.node import Ended, LogText, NodeMember, NodeWorker
-from backend.cluster.transfer import Inbox, Piece, list_files, read_pieces
+from backend.cluster.node import Ended, LogText, NodeWorker
+from backend.cluster.transfer import Piece, list_files, read_pieces, write_piece
 from backend.media.video import read_frames
 from backend.multihost.versions import fingerprint
 from backend.schemas.events import Finished, ShotStarted, Step
@@ -69,10 +69,9 @@ def test_a_video_is_made_there_and_its_files_come_before_the_event_that_names_th
     folder = tmp_path / "studio/runs" / JOB
     folder.mkdir(parents=True)
     run(node, folder)
-    inbox = Inbox(folder)
     for item in hear(node, is_final):
         if isinstance(item, Piece):
-            inbox.write_piece(item)
+            write_piece(folder, item)
         elif is_final(item):
             event = item.event
             assert isinstance(event, Finished) and event.result.path == str(folder / "video.mp4")
@@ -132,7 +131,7 @@ def test_a_worker_of_two_hosts_waits_for_the_second_and_works_with_it(node, plan
     for _ in range(2):
         node.open(replace(plan, hosts=two))
         hear(node, lambda item: isinstance(item, Status) and "number 1 of 2" in item.status.detail, first=1)
-    threading.Thread(target=NodeMember().serve, args=(two, 1), daemon=True).start()
+    threading.Thread(target=NodeWorker("node-2").serve, args=(two, 1), daemon=True).start()
     folder = tmp_path / "studio/runs" / JOB
     folder.mkdir(parents=True)
     run(node, folder)
@@ -173,10 +172,10 @@ def test_a_storyboard_continues_on_another_node_with_the_shot_that_it_had_reache
             for piece in read_pieces(JOB, studio, file):
                 node.write_piece(piece)
         node.send(Run(job_id=JOB, request=story, folder=studio))
-        inbox, is_over = Inbox(studio), is_final if name == "two" else is_step_of_the_second_shot
+        is_over = is_final if name == "two" else is_step_of_the_second_shot
         for item in hear(node, is_over, seconds=120):
             if isinstance(item, Piece):
-                inbox.write_piece(item)
+                write_piece(studio, item)
             elif isinstance(item, JobEvent):
                 begun += [item.event.index] if isinstance(item.event, ShotStarted) else []
                 result = getattr(item.event, "result", None)

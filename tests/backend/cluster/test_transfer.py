@@ -1,11 +1,12 @@
 """Files between machines arrive complete, with names that stay in the job's folder."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from backend.cluster import transfer
-from backend.cluster.transfer import Changes, Inbox, Piece, check_name, list_files, move_paths, read_pieces
+from backend.cluster.transfer import Changes, Piece, check_name, list_files, move_paths, read_pieces, write_piece
 
 BAD_NAMES = [
     "", ".", "..", "../x", "/etc/passwd", "a/../b", "a/b/c", "shots/a/b/c", "shots/1/2/3/4", "shots/../x/y", ".hidden", "previews/.part", "a//b", "a\0b", "a\n", "a/", "~/x",
@@ -27,17 +28,17 @@ def receiver_folder(tmp_path):
     return folder
 
 
-def carry(changes: Changes, inbox: Inbox) -> list[Piece]:
+def carry(changes: Changes, folder: Path) -> list[Piece]:
     pieces = [piece for group in changes.collect() for piece in group]
     for piece in pieces:
-        inbox.write_piece(piece)
+        write_piece(folder, piece)
     return pieces
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_could_lead_elsewhere_is_refused_and_nothing_is_written(name, receiver_folder, tmp_path):
     with pytest.raises(ValueError, match="must be the name of a file in the job's folder"):
-        Inbox(receiver_folder).write_piece(Piece(job_id="1", name=name, data=b"x"))
+        write_piece(receiver_folder, Piece(job_id="1", name=name, data=b"x"))
     assert list(receiver_folder.iterdir()) == [] and not (tmp_path / "x").exists()
 
 
@@ -57,23 +58,26 @@ def test_the_names_of_a_jobs_files_are_allowed(name):
 
 
 def test_new_and_changed_files_are_carried_and_gone_ones_removed(sender_folder, receiver_folder):
-    changes, inbox = Changes("1", sender_folder), Inbox(receiver_folder)
+    changes = Changes("1", sender_folder)
     (sender_folder / "previews").mkdir()
     (sender_folder / "previews/a.png").write_bytes(b"a")
     (sender_folder / "state").write_bytes(b"one")
-    carry(changes, inbox)
+    carry(changes, receiver_folder)
     assert (receiver_folder / "previews/a.png").read_bytes() == b"a" and (receiver_folder / "state").read_bytes() == b"one"
     (sender_folder / "new").write_bytes(b"two!")
     os.replace(sender_folder / "new", sender_folder / "state")
     (sender_folder / "previews/a.png").unlink()
-    assert {(piece.name, piece.is_gone) for piece in carry(changes, inbox)} == {("state", False), ("previews/a.png", True)}
+    assert {(piece.name, piece.is_gone) for piece in carry(changes, receiver_folder)} == {
+        ("state", False),
+        ("previews/a.png", True),
+    }
     assert (receiver_folder / "state").read_bytes() == b"two!" and not (receiver_folder / "previews/a.png").exists()
-    assert carry(changes, inbox) == []
+    assert carry(changes, receiver_folder) == []
 
 
 def test_what_was_there_before_is_not_carried(sender_folder, receiver_folder):
     (sender_folder / "image.png").write_bytes(b"given")
-    assert carry(Changes("1", sender_folder), Inbox(receiver_folder)) == []
+    assert carry(Changes("1", sender_folder), receiver_folder) == []
 
 
 def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(sender_folder, receiver_folder, monkeypatch):
@@ -82,17 +86,16 @@ def test_a_large_file_comes_in_pieces_and_appears_when_it_is_whole(sender_folder
     (sender_folder / "video.mp4").write_bytes(content)
     pieces = list(read_pieces("1", sender_folder, "video.mp4"))
     assert [len(piece.data) for piece in pieces] == [1000, 1000, 500]
-    inbox = Inbox(receiver_folder)
-    inbox.write_piece(pieces[0]), inbox.write_piece(pieces[1])
+    write_piece(receiver_folder, pieces[0]), write_piece(receiver_folder, pieces[1])
     assert not (receiver_folder / "video.mp4").exists()
-    inbox.write_piece(pieces[2])
+    write_piece(receiver_folder, pieces[2])
     assert (receiver_folder / "video.mp4").read_bytes() == content and len(list(receiver_folder.iterdir())) == 1
 
 
 def test_an_empty_file_is_a_file(sender_folder, receiver_folder):
     (sender_folder / "empty").touch()
     for piece in read_pieces("1", sender_folder, "empty"):
-        Inbox(receiver_folder).write_piece(piece)
+        write_piece(receiver_folder, piece)
     assert (receiver_folder / "empty").read_bytes() == b""
 
 
@@ -101,9 +104,8 @@ def test_a_file_that_has_gone_has_no_pieces(sender_folder):
 
 
 def test_a_file_that_begins_again_replaces_what_had_come_of_it(receiver_folder):
-    inbox = Inbox(receiver_folder)
-    inbox.write_piece(Piece(job_id="1", name="state", data=b"half", is_last=False))
-    inbox.write_piece(Piece(job_id="1", name="state", data=b"new"))
+    write_piece(receiver_folder, Piece(job_id="1", name="state", data=b"half", is_last=False))
+    write_piece(receiver_folder, Piece(job_id="1", name="state", data=b"new"))
     assert (receiver_folder / "state").read_bytes() == b"new"
 
 
