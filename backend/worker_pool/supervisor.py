@@ -14,21 +14,8 @@ from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.worker import UnusedAccelerator, WorkerFacts, WorkerStatus, WorkerView
 from backend.worker_pool.transports import TRANSPORTS
+from backend.workers import messages
 from backend.workers.exit_reasons import LOST, count_out_of_memory_kills, describe_exit_code, explain_exit
-from backend.workers.messages import (
-    AddCue,
-    Cancel,
-    Exiting,
-    ExpectModels,
-    Facts,
-    Heartbeat,
-    JobEvent,
-    ManageModel,
-    Message,
-    PrepareFor,
-    Run,
-    Status,
-)
 from backend.workers.process import Standby, Transport, WorkerPlan
 from backend.workers.unused_accelerator import explain_from_log
 from backend.workers.watchdog import Watchdog
@@ -51,10 +38,9 @@ class WorkerLost(ConnectionError):
 class Supervisor:
     """Runs one worker, one job at a time, and restarts it when it dies.
 
-    The worker's thread calls `on_event(job_id, event)` without holding a lock. Each job passed to `run` gets exactly one final
-    event, or Interrupted if the worker dies. The worker's thread calls `on_ready()` when the worker becomes ready. A worker that
-    reports nothing for too long is killed. If the worker's machine was lost, `on_loss(supervisor)` is called, then the job is
-    interrupted, and the worker is not restarted.
+    The worker's thread calls `on_event(job_id, event)` and `on_ready()` without holding a lock. Each job passed to `run` gets
+    exactly one final event, or Interrupted if the worker dies. If the worker's machine was lost, `on_loss(supervisor)` is called,
+    then the job is interrupted, and the worker is not restarted.
     """
 
     def __init__(
@@ -89,7 +75,6 @@ class Supervisor:
         return bool(self._plan.share.chips or self._plan.node)
 
     def start(self) -> None:
-        """Start the worker if it is not running."""
         with self._lock:
             if self._transport is None:
                 self._start()
@@ -105,29 +90,28 @@ class Supervisor:
             self._idle_restarts = 0
             transport = self._start() if self._transport is None else self._transport
             self._job_id, self._job_preset = job_id, request.preset
-            transport.send(Run(job_id=job_id, request=request, folder=folder, is_draft=is_draft))
+            transport.send(messages.Run(job_id=job_id, request=request, folder=folder, is_draft=is_draft))
 
     def cancel(self, job_id: str) -> None:
         """Ask the worker to stop this job and send its final event. A worker that does not stop in time is killed."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
                 self._watchdog.count_stop_request(time.monotonic())
-                self._transport.send(Cancel(job_id=job_id))
+                self._transport.send(messages.Cancel(job_id=job_id))
 
     def send_cue(self, job_id: str, cue: Cue) -> None:
         """Send a prompt or action to the live video of this job, which uses the cue from the next block on."""
         with self._lock:
             if self._transport is not None and self._job_id == job_id:
-                self._transport.send(AddCue(job_id=job_id, cue=cue))
+                self._transport.send(messages.AddCue(job_id=job_id, cue=cue))
 
-    def send(self, message: ExpectModels | PrepareFor | ManageModel) -> None:
+    def send(self, message: messages.ExpectModels | messages.PrepareFor | messages.ManageModel) -> None:
         """Send a message about cached or expected models. Do nothing if the worker is not running."""
         with self._lock:
             if self._transport is not None:
                 self._transport.send(message)
 
     def view(self) -> WorkerView:
-        """Return the worker's status and its last reports."""
         with self._lock:
             return WorkerView(
                 name=self._plan.name,
@@ -143,7 +127,7 @@ class Supervisor:
             )
 
     def handle_machine_loss(self) -> None:
-        """Handle the loss of the worker's machine: interrupt the worker's job, and do not restart the worker."""
+        """Interrupt the worker's job, and do not restart the worker."""
         with self._lock:
             transport = self._transport
         self._handle_exit(LOST)
@@ -163,38 +147,21 @@ class Supervisor:
             transport.stop()
 
     def _start(self, preset: str | None = None) -> Transport:
-        """Start the worker. If `preset`, the preset of an interrupted job, is given, load its model first and do not warm up."""
+        """Load the model of `preset`, the preset of an interrupted job, first and do not warm up."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", count_out_of_memory_kills()
         self._watchdog, self._ready_at = Watchdog(alive=time.monotonic(), progress=time.monotonic()), None
-        transport = self._transport = self._start_from_standby(plan) or self._start_process(plan)
+        standby, self._standby = self._standby, None
+        transport = standby.become_worker(plan, self._receive, self._handle_exit) if standby is not None else None
+        if standby is not None and transport is not None:
+            self._log = standby.log
+        else:  # no standby process exists, or it is dead
+            self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
+            transport = TRANSPORTS[plan.transport](plan, self._log, self._receive, self._handle_exit)
+        self._transport = transport
         threading.Thread(target=self._watch, args=(transport,), name="watch", daemon=True).start()
         return transport
-
-    def _start_from_standby(self, plan: WorkerPlan) -> Transport | None:
-        """Turn the standby process into the worker. Return None if no standby process exists, or if it is dead."""
-        standby, self._standby = self._standby, None
-        if standby is None:
-            return None
-        worker = standby.become_worker(plan, self._receive, self._handle_exit)
-        if worker is not None:
-            self._log = standby.log
-        return worker
-
-    def _start_process(self, plan: WorkerPlan) -> Transport:
-        self._log = _new_log(self._plan.settings.logs_dir, self._plan.name)
-        return TRANSPORTS[plan.transport](plan, self._log, self._receive, self._handle_exit)
-
-    def _start_standby(self, now: float) -> None:
-        """Start the standby process if the worker has been ready for a while and enough memory is free."""
-        lacks = self._plan.has_standby and self._plan.transport == "process" and self._standby is None and not self._is_closed
-        if lacks and self._ready_at is not None and now - self._ready_at > STANDBY_SECONDS and free_memory() > STANDBY_BYTES:
-            try:
-                self._standby = Standby(self._plan, _new_log(self._plan.settings.logs_dir, self._plan.name))
-            except OSError:
-                logger.exception("The standby process could not be started")
-                self._ready_at = None
 
     def _watch(self, transport: Transport) -> None:
         """Kill the worker if it hangs. Return when the worker has ended."""
@@ -208,63 +175,57 @@ class Supervisor:
                     self._watchdog.restart_timers(now)
                 hang = self._watchdog.find_hang(now)
                 self._end_reason = self._end_reason or hang
-                self._start_standby(now)
+                has_place = self._plan.has_standby and self._plan.transport == "process" and self._standby is None
+                is_due = self._ready_at is not None and now - self._ready_at > STANDBY_SECONDS
+                if has_place and is_due and not self._is_closed and free_memory() > STANDBY_BYTES:
+                    try:
+                        self._standby = Standby(self._plan, _new_log(self._plan.settings.logs_dir, self._plan.name))
+                    except OSError:
+                        logger.exception("The standby process could not be started")
+                        self._ready_at = None
             last_check = now
             if hang:
                 logger.error("%s", hang)
                 transport.kill()
                 return
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: messages.Message) -> None:
         now = time.monotonic()
         match message:
-            case Heartbeat():
+            case messages.Heartbeat():
                 self._watchdog.count_heartbeat(now)
-            case Status(status=status):
+            case messages.Status(status=status):
                 self._watchdog.count_state(status.state, now)
-                self._store_status(status)
-            case Facts(facts=facts):
-                self._store_facts(facts)
-            case Exiting(reason=reason):
+                is_started = status.state in ("ready", "busy")
+                with self._lock:
+                    self._status = status
+                    self._has_died = self._has_died and not is_started
+                    if is_started and self._ready_at is None:
+                        self._ready_at = time.monotonic()
+                    is_ready = status.state == "ready" and not self._is_closed
+                if is_ready:
+                    self._on_ready()
+            case messages.Facts(facts=facts):
+                with self._lock:
+                    is_new, self._facts = facts.notice != self._last_unused, facts
+                    self._last_unused = facts.notice or self._last_unused
+                if is_new and facts.notice is not None and facts.notice.is_fault:
+                    logger.warning("%s", facts.notice)
+            case messages.Exiting(reason=reason):
                 self._end_reason = reason
-            case JobEvent(job_id=job_id, event=event):
+            case messages.JobEvent(job_id=job_id, event=event):
                 self._watchdog.count_event(event, now)
-                self._forward_event(job_id, event)
-
-    def _store_facts(self, facts: WorkerFacts) -> None:
-        """Store the report of the worker's devices and models.
-
-        Log each new warning about an accelerator that should be used but is not.
-        """
-        with self._lock:
-            is_new, self._facts = facts.notice != self._last_unused, facts
-            self._last_unused = facts.notice or self._last_unused
-        if is_new and facts.notice is not None and facts.notice.is_fault:
-            logger.warning("%s", facts.notice)
-
-    def _store_status(self, status: WorkerStatus) -> None:
-        with self._lock:
-            self._status = status
-            self._has_died = self._has_died and status.state not in ("ready", "busy")
-            if status.state in ("ready", "busy") and self._ready_at is None:
-                self._ready_at = time.monotonic()
-            is_ready = status.state == "ready" and not self._is_closed
-        if is_ready:
-            self._on_ready()
-
-    def _forward_event(self, job_id: str, event: Event) -> None:
-        with self._lock:
-            if self._is_closed or job_id != self._job_id:
-                return  # the job has already ended
-            if event.is_final or isinstance(event, Interrupted):
-                self._job_id = None
-        self._on_event(job_id, event)
+                with self._lock:
+                    if self._is_closed or job_id != self._job_id:
+                        return  # the job has already ended
+                    if event.is_final or isinstance(event, Interrupted):
+                        self._job_id = None
+                self._on_event(job_id, event)
 
     def _handle_exit(self, code: int) -> None:
         """Report a dead worker's job as interrupted and restart the worker, unless its machine was lost.
 
-        Until the next job, the worker is restarted at most `MAX_IDLE_RESTARTS` times. Restarts after signals from outside do not
-        count.
+        Without a job, the worker is restarted at most `MAX_IDLE_RESTARTS` times. Deaths by signals from outside do not count.
         """
         is_lost = code == LOST
         with self._lock:
