@@ -1,8 +1,4 @@
-"""Delete old files of the data folder, and measure how much space each part takes.
-
-`plan_removals` decides which jobs' files to delete. `Cleaner` deletes these files every hour and on request. Waiting
-and running jobs are never changed.
-"""
+"""Delete old files of the data folder, and measure the size of each part. Waiting and running jobs are never changed."""
 
 import contextlib
 import logging
@@ -12,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -49,10 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The operator's limits: videos without a star are kept for `days`, and all jobs may take `gigabytes` (10^9 bytes).
-
-    None means no limit.
-    """
+    """The operator's limits, None for no limit: the days that videos without a star are kept, and the gigabytes of all jobs."""
 
     days: float | None = None
     gigabytes: float | None = None
@@ -63,10 +56,7 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Files of one job to delete: all its files if `category` is "bin" or "videos", otherwise only its intermediate files.
-
-    `size` is in bytes.
-    """
+    """Files of a job to delete, `size` bytes: all files if `category` is "bin" or "videos", otherwise its intermediate files."""
 
     job: EndedJob
     category: Category
@@ -95,21 +85,32 @@ def plan_removals(
 
     Args:
         jobs: the ended jobs, oldest first.
-        sizes: the sizes of the folders of these jobs, by job id.
         unended: the bytes in the folders of all jobs that have not ended.
         is_clock_trusted: if False, no video is deleted because of its age.
     """
-    expired = [job for job in jobs if is_clock_trusted and _is_expired(job, limits, now)]
-    going = {job.id for job in expired}
-    kept = [job for job in jobs if job.id not in going]
-    stale = [job for job in kept if not job.is_cleaned and now - job.ended > RECENT_SECONDS]
-    fresh = [job for job in kept if not job.is_cleaned and now - job.ended <= RECENT_SECONDS]
-    removals = [_intermediate_removal(job, sizes) for job in stale]
-    removals += [_job_removal(job, sizes[job.id].total) for job in sorted(expired, key=lambda job: job.deleted is None)]
+    expired, kept = [], []
+    for job in jobs:
+        is_expired = job.deleted is not None and now - job.deleted > BIN_SECONDS
+        if limits.days is not None and not job.is_starred:
+            is_expired |= now - job.ended > max(limits.days * _DAY, RECENT_SECONDS)
+        (expired if is_expired and is_clock_trusted else kept).append(job)
+    stale, fresh = [], []
+    for job in kept:
+        if not job.is_cleaned:
+            removal = Removal(job=job, category="intermediate", size=sizes[job.id].intermediate)
+            (stale if now - job.ended > RECENT_SECONDS else fresh).append(removal)
+    old_bin = [Removal(job=job, category="bin", size=sizes[job.id].total) for job in expired if job.deleted is not None]
+    old = [Removal(job=job, category="videos", size=sizes[job.id].total) for job in expired if job.deleted is None]
+    removals = [*stale, *old_bin, *old]
     if limits.gigabytes is None:
         return removals
-    left = unended + sum(sizes[job.id].total for job in kept) - sum(sizes[job.id].intermediate for job in stale)
-    for removal in _removals_for_space(fresh, kept, sizes, now):
+    left = unended + sum(sizes[job.id].total for job in kept) - sum(removal.size for removal in stale)
+    loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
+    in_bin = sorted((job for job in loose if job.deleted is not None), key=lambda job: job.deleted or 0.0)
+    spare = [removal for removal in fresh if removal.size]
+    spare += [Removal(job=job, category="bin", size=sizes[job.id].rest) for job in in_bin]
+    spare += [Removal(job=job, category="videos", size=sizes[job.id].rest) for job in loose if job.deleted is None]
+    for removal in spare:
         if left <= limits.gigabytes * 1e9:
             break
         removals.append(removal)
@@ -117,36 +118,11 @@ def plan_removals(
     return removals
 
 
-def _is_expired(job: EndedJob, limits: Limits, now: float) -> bool:
-    if job.deleted is not None and now - job.deleted > BIN_SECONDS:
-        return True
-    return limits.days is not None and not job.is_starred and now - job.ended > max(limits.days * _DAY, RECENT_SECONDS)
-
-
-def _removals_for_space(
-    fresh: Iterable[EndedJob], kept: Sequence[EndedJob], sizes: Mapping[str, Size], now: float
-) -> Iterator[Removal]:
-    """Yield files that may be deleted to free space: first intermediate files, then whole jobs."""
-    yield from (_intermediate_removal(job, sizes) for job in fresh if sizes[job.id].intermediate)
-    loose = [job for job in kept if not job.is_starred and now - job.ended > RECENT_SECONDS]
-    in_bin = sorted(((job.deleted, job) for job in loose if job.deleted is not None), key=lambda one: one[0])
-    for job in (*(job for _, job in in_bin), *(job for job in loose if job.deleted is None)):
-        yield _job_removal(job, sizes[job.id].rest)
-
-
-def _intermediate_removal(job: EndedJob, sizes: Mapping[str, Size]) -> Removal:
-    return Removal(job=job, category="intermediate", size=sizes[job.id].intermediate)
-
-
-def _job_removal(job: EndedJob, size: int) -> Removal:
-    return Removal(job=job, category="videos" if job.deleted is None else "bin", size=size)
-
-
 class Clock:
-    """Decides whether ages can be computed from the system's clock.
+    """Decides whether ages can be computed from the system's clock, because a wrong date must not delete videos.
 
-    The clock is not trusted for a day after it jumped by more than an hour. If the last job ended more than a day before the
-    server started, the clock is not trusted for the first day. This prevents the loss of videos if the system's date is wrong.
+    The clock is not trusted for a day after it jumped by more than an hour. It is also not trusted for the first day if the last
+    job ended more than a day before the server started.
     """
 
     def __init__(self) -> None:
@@ -166,15 +142,13 @@ class Clock:
 
 
 def _steady_seconds() -> float:
-    """Return the seconds of a clock that cannot be set. If the system supports it, the clock also runs while the machine
-    sleeps."""
+    """Return a clock that cannot be set. If the system supports it, the clock also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Cleaner:
-    """Keeps the data folder within its limits: at the start, every hour, and on request.
-
-    Safe to use from several threads and with other servers on the same folder. `on_removal` is called after videos were deleted.
+    """Keeps the data folder within its limits: at the start, every hour, and on request. `on_removal` is called after videos were
+    deleted. Safe to use from several threads and with other servers on the same folder.
     """
 
     def __init__(
@@ -194,7 +168,6 @@ class Cleaner:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start cleaning in a separate thread."""
         self._thread = threading.Thread(target=self._run, name="cleaning", daemon=True)
         self._thread.start()
 
@@ -206,15 +179,25 @@ class Cleaner:
 
     def clean(self) -> dict[Category, int]:
         """Delete files until each category is within its limits. Return the freed bytes by category. Raises: DataFolderError."""
+        settings, files = self._settings, self._store.files
         try:
             with self._cleaning:
-                freed = self._clean_all()
+                freed = self._clean_jobs()
+                files.measure_folder()
+                # Folders of requests that were never queued, because the server ended. Folders with a video are kept.
+                known = files.job_ids()
+                for folder in list(settings.runs_dir.glob("*")):
+                    if folder.name not in known and _age_seconds(folder) > _DAY and not (folder / VIDEO_FILE).exists():
+                        freed["intermediate"] += self._remove_files(folder)
+                freed["comparisons"] += self._clean_comparisons()
+                freed["logs"] += sum(_truncate_log(path) for path in list(settings.logs_dir.glob("*.log")))
+                freed["compiled"] += trim_folder(settings.compiled_dir, MOST_COMPILED)
+                for folder in list(settings.uploads_dir.glob("*.uploads")):
+                    freed["uploads"] += trim_folder(folder, MOST_UPLOADED, spare_seconds=_HOUR)
+                self._lock.remove_dead()
         except (OSError, sqlite3.Error) as error:
-            raise DataFolderError(
-                f"{self._settings.data_dir} could not be cleaned ({error}):",
-                "the server must be able to write to it",
-                "check its permissions",
-            ) from error
+            what = f"{settings.data_dir} could not be cleaned ({error}):"
+            raise DataFolderError(what, "the server must be able to write to it", "check its permissions") from error
         self._usage = None
         freed_bytes = {part: freed[part] for part in CATEGORIES if freed[part]}
         if freed_bytes:
@@ -225,8 +208,7 @@ class Cleaner:
     def trim_bin(self, owner: str, more: int = 0) -> None:
         """Permanently delete the oldest jobs in the bin until all quotas are met or the bin is empty.
 
-        `BIN_BYTES` limits the whole bin. `BIN_BYTES_OF_OWNER` limits the owner's jobs in the bin. `KEPT_BYTES` limits all the
-        owner's jobs plus `more` bytes, which are reserved for new videos.
+        `KEPT_BYTES` limits all the owner's jobs plus `more` bytes, which are reserved for new videos.
         """
         with self._trimming:
             stored_bytes = self._store.files.stored_bytes
@@ -245,10 +227,7 @@ class Cleaner:
             raise RequestError(what, f"may take {format_gigabytes(KEPT_BYTES)}", "delete some of them")
 
     def _remove_oldest_deleted(self, owner: str | None) -> bool:
-        """Permanently delete the owner's job that has been in the bin for the longest time. The owner None means all owners.
-
-        Return False if the bin contains no job of this owner.
-        """
+        """Permanently delete the job of the owner (None: of any owner) that is longest in the bin. Return whether one exists."""
         job_id = self._store.files.oldest_deleted(owner)
         if job_id is not None:
             self._remove_files(self._settings.runs_dir / job_id)
@@ -258,8 +237,26 @@ class Cleaner:
     def usage(self) -> dict[Category, int]:
         """Return the size in bytes of each part of the data folder. The sizes are at most 30 seconds old."""
         with self._counting:
-            if self._usage is None or time.monotonic() - self._usage[0] > _USAGE_SECONDS:
-                self._usage = time.monotonic(), self._count()
+            now, known = time.monotonic(), self._usage
+            if known is not None and now - known[0] <= _USAGE_SECONDS:
+                return known[1]
+            settings, ended = self._settings, {job.folder.name: job for job in self._store.files.ended_jobs()}
+            usage: Counter[Category] = Counter(dict.fromkeys(CATEGORIES, 0))
+            for folder in list(settings.runs_dir.glob("*")):
+                size, job = folder_size(folder), ended.get(folder.name)
+                if job is not None and job.deleted is not None:
+                    usage["bin"] += size.total
+                elif job is not None and job.is_cleaned:
+                    usage["videos"] += size.total
+                else:
+                    usage["intermediate"] += size.intermediate
+                    usage["videos"] += size.rest
+            usage["uploads"] = folder_size(settings.uploads_dir).total
+            usage["comparisons"] = folder_size(settings.comparisons_dir).total
+            usage["logs"] = folder_size(settings.logs_dir).total
+            usage["compiled"] = folder_size(settings.cache_dir).total
+            usage["store"] = sum(path.stat().st_size for path in list(settings.data_dir.glob("jobs.sqlite3*")))
+            self._usage = now, dict(usage)
             return self._usage[1]
 
     def _run(self) -> None:
@@ -270,37 +267,6 @@ class Cleaner:
                 if not self._closing.is_set():
                     logger.error("%s", error)
             self._closing.wait(_EVERY_SECONDS)
-
-    def _clean_all(self) -> Counter[Category]:
-        settings, freed = self._settings, self._clean_jobs()
-        for job_id in self._store.files.unmeasured_jobs():
-            self._store.files.measure_folder(job_id)
-        freed["intermediate"] += self._remove_unqueued_folders()
-        freed["comparisons"] += self._clean_comparisons()
-        freed["logs"] += sum(_truncate_log(path, MOST_LOG) for path in _list_paths(settings.logs_dir, "*.log"))
-        freed["compiled"] += trim_folder(settings.compiled_dir, MOST_COMPILED)
-        uploads = _list_paths(settings.uploads_dir, "*.uploads")
-        freed["uploads"] += sum(trim_folder(folder, MOST_UPLOADED, spare_seconds=_HOUR) for folder in uploads)
-        self._lock.remove_dead()
-        return freed
-
-    def _count(self) -> dict[Category, int]:
-        settings, ended = self._settings, {job.folder.name: job for job in self._store.files.ended_jobs()}
-        usage: Counter[Category] = Counter(dict.fromkeys(CATEGORIES, 0))
-        for folder in _list_paths(settings.runs_dir, "*"):
-            size, job = folder_size(folder), ended.get(folder.name)
-            if job is not None and job.deleted is not None:
-                usage["bin"] += size.total
-                continue
-            is_cleaned = job is not None and job.is_cleaned
-            usage["intermediate"] += 0 if is_cleaned else size.intermediate
-            usage["videos"] += size.total if is_cleaned else size.rest
-        usage["uploads"] = folder_size(settings.uploads_dir).total
-        usage["comparisons"] = folder_size(settings.comparisons_dir).total
-        usage["logs"] = folder_size(settings.logs_dir).total
-        usage["compiled"] = folder_size(settings.cache_dir).total
-        usage["store"] = sum(path.stat().st_size for path in _list_paths(settings.data_dir, "jobs.sqlite3*"))
-        return dict(usage)
 
     def _clean_jobs(self) -> Counter[Category]:
         jobs, freed = self._store.files.ended_jobs(), Counter[Category]()
@@ -321,62 +287,41 @@ class Cleaner:
         return freed
 
     def _remove(self, removal: Removal) -> int:
-        """Delete files of a job. Return the freed bytes."""
-        job = self._store.jobs.find(removal.job.id)
+        ended, job = removal.job, self._store.jobs.find(removal.job.id)
         if removal.category == "intermediate":
-            return self._remove_intermediates(removal.job)
+            # A job without a video keeps its last preview, which the page shows.
+            kept = None if ended.has_video else self._store.events.last_preview(ended.id)
+            names = [name for name, _ in files_below(ended.folder) if is_intermediate(name) and name != kept]
+            is_here = ended.folder.parent == self._settings.runs_dir
+            size = sum(_remove_file(ended.folder / name) for name in names) if is_here else 0
+            with contextlib.suppress(OSError):  # the folder is not empty or does not exist
+                (ended.folder / PREVIEWS).rmdir()
+            self._store.files.mark_cleaned(ended.id)
+            self._store.files.measure_folder(ended.id)
+            return size
         # A visitor may have starred or restored the job after the list of removals was computed.
         if job.deleted is None and (job.is_starred or removal.category == "bin"):
             return 0
         size = self._remove_files(job.folder)
-        if self._is_in_runs_folder(job.folder) and job.folder.exists():
+        if job.folder.parent == self._settings.runs_dir and job.folder.exists():
             logger.warning("%s could not be deleted", job.folder)
         else:
             self._store.jobs.forget(job.id)
         return size
 
-    def _remove_intermediates(self, job: EndedJob) -> int:
-        """Delete a job's intermediate files, and most of its events (see `JobFiles.mark_cleaned`).
-
-        A job without a video keeps its last preview, which the page shows.
-        """
-        kept = None if job.has_video else self._store.events.last_preview(job.id)
-        names = [name for name, _ in files_below(job.folder) if is_intermediate(name) and name != kept]
-        freed = sum(_remove_file(job.folder / name) for name in names) if self._is_in_runs_folder(job.folder) else 0
-        with contextlib.suppress(OSError):  # the folder is not empty or does not exist
-            (job.folder / PREVIEWS).rmdir()
-        self._store.files.mark_cleaned(job.id)
-        self._store.files.measure_folder(job.id)
-        return freed
-
     def _remove_files(self, folder: Path) -> int:
-        if not self._is_in_runs_folder(folder):
+        if folder.parent != self._settings.runs_dir:  # a copied data folder can contain paths of the original data folder
             return 0
         before = folder_size(folder).total
         shutil.rmtree(folder, ignore_errors=True)
         return before - folder_size(folder).total
 
-    def _remove_unqueued_folders(self) -> int:
-        """Delete folders of requests that were never queued because the server ended. Folders with a video are kept."""
-        known = self._store.files.job_ids()
-        folders = [
-            folder
-            for folder in _list_paths(self._settings.runs_dir, "*")
-            if folder.name not in known and _age_seconds(folder) > _DAY
-        ]
-        return sum(self._remove_files(folder) for folder in folders if not (folder / VIDEO_FILE).exists())
-
-    def _is_in_runs_folder(self, folder: Path) -> bool:
-        """Return whether the folder is in `runs_dir`. A copied data folder can contain paths of the original data folder."""
-        return folder.parent == self._settings.runs_dir
-
     def _clean_comparisons(self) -> int:
-        """Delete comparisons whose jobs no longer exist, and exported videos that are no longer needed.
+        """Delete comparisons whose jobs no longer exist, and their exported videos, whose names start with the comparison's id.
 
-        An exported video is deleted after `EXPORT_SECONDS`, or if a job of its comparison is in the bin or no longer exists.
-        Its name is the comparison's id with a suffix. An unfinished file, whose name starts with a dot, is kept for an hour.
+        An export also goes after `EXPORT_SECONDS`, or if a job is in the bin. Unfinished files, with a dot, are kept for an hour.
         """
-        paths = _list_paths(self._settings.comparisons_dir, "*")
+        paths = list(self._settings.comparisons_dir.glob("*"))
         comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
         there, in_library = self._store.files.job_ids(), self._store.files.job_ids(is_deleted=False)
         for comparison in comparisons.values():
@@ -392,10 +337,9 @@ class Cleaner:
 
 
 def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:
-    """Delete the least recently used files until the remaining files take at most `most_bytes`. Return the freed bytes.
+    """Delete the least recently used files until the rest take at most `most_bytes`. Return the freed bytes.
 
-    Files that were used in the last `spare_seconds` are kept. Reading or writing a file uses it. If the disk does not record
-    reads, only writing counts.
+    Files that were read or written in the last `spare_seconds` are kept.
     """
     files = sorted(((max(status.st_atime, status.st_mtime), name, status.st_size) for name, status in files_below(folder)))
     left, freed = sum(size for _, _, size in files), 0
@@ -407,17 +351,14 @@ def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> in
     return freed
 
 
-def _truncate_log(path: Path, most_bytes: int) -> int:
-    """Cut a log of more than `most_bytes` bytes to its last `most_bytes` / 2 bytes. Return the freed bytes.
-
-    A worker can continue to append to the log.
-    """
+def _truncate_log(path: Path) -> int:
+    """Cut a log of more than `MOST_LOG` bytes to its end. A worker can continue to append to it. Return the freed bytes."""
     try:
         size = path.stat().st_size
-        if size <= most_bytes:
+        if size <= MOST_LOG:
             return 0
         with path.open("r+b") as file:
-            file.seek(-most_bytes // 2, os.SEEK_END)
+            file.seek(-MOST_LOG // 2, os.SEEK_END)
             end = file.read()
             file.seek(0)
             file.write(end)
@@ -427,12 +368,7 @@ def _truncate_log(path: Path, most_bytes: int) -> int:
         return 0
 
 
-def _list_paths(folder: Path, pattern: str) -> list[Path]:
-    return list(folder.glob(pattern)) if folder.is_dir() else []
-
-
 def _age_seconds(path: Path) -> float:
-    """Return the seconds since the file was written."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -440,7 +376,6 @@ def _age_seconds(path: Path) -> float:
 
 
 def _remove_file(path: Path) -> int:
-    """Delete a file. Return the freed bytes."""
     try:
         size = path.lstat().st_size
         path.unlink()

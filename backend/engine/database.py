@@ -13,6 +13,7 @@ from backend.errors import DataFolderError
 _WAIT_SECONDS = 2.0  # the longest wait for another process's write, which takes milliseconds
 _MIGRATION_WAIT_SECONDS = 30.0  # the longest wait for another process's migration
 _COMMENT = re.compile(r" /\*.*?\*/")
+_VERSION = "PRAGMA user_version"
 _MOST_LOG_BYTES = 64 * 2**20  # SQLite cuts its write-ahead log to this size after copying it to the database
 
 Migration = Callable[[sqlite3.Connection], object]
@@ -22,14 +23,15 @@ Migration = Callable[[sqlite3.Connection], object]
 def migrate(database: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
     """Run the migrations that the file at `path` does not have. Its `user_version` is the number of migrations that it has.
 
-    Each migration is one transaction, so after a crash the file has the tables of one version. If several processes open the
-    file, one runs the migration. Never change or remove a migration, append another one.
+    Each migration is one transaction, so after a crash the file has the tables of one version. Never change or remove a
+    migration, append another one.
 
     Raises: sqlite3.Error; DataFolderError if a newer version of the studio has migrated the file.
     """
-    while (version := _read_version(database)) < len(migrations):
+    while (version := database.execute(_VERSION).fetchone()[0]) < len(migrations):
         with begin_transaction(database):
-            if _read_version(database) == version:  # otherwise another process ran this migration during the wait
+            # Otherwise another process ran this migration during the wait.
+            if database.execute(_VERSION).fetchone()[0] == version:
                 migrations[version](database)
                 database.execute(f"PRAGMA user_version = {version + 1}")
     if version > len(migrations):
@@ -41,17 +43,16 @@ def migrate(database: sqlite3.Connection, path: Path, migrations: Sequence[Migra
 def execute_all(database: sqlite3.Connection, statements: str) -> None:
     """Execute SQL statements that end with semicolons. Unlike `executescript`, do not end the transaction.
 
-    Comments are removed. SQLite would store them with the tables, and could then not drop some columns.
+    Comments are removed. Otherwise SQLite would store them with the tables, and could then not drop some columns.
     """
     for statement in _COMMENT.sub("", statements).split(";"):
         database.execute(statement)
 
 
 def create_missing(database: sqlite3.Connection, tables: str) -> None:
-    """Create the tables that the file lacks, and add the columns that its tables lack.
+    """Create the tables and columns of `tables`, SQL statements, that the file lacks.
 
-    The first migration of a file uses this function, because earlier versions of the studio wrote no `user_version`. `tables` are
-    SQL statements that create empty tables.
+    The first migration of a file uses this function, because earlier versions of the studio wrote no `user_version`.
     """
     execute_all(database, tables)
     with closing(sqlite3.connect(":memory:")) as complete:
@@ -66,7 +67,6 @@ def create_missing(database: sqlite3.Connection, tables: str) -> None:
 
 @contextmanager
 def begin_transaction(database: sqlite3.Connection) -> Generator[None]:
-    """Run the block in a transaction. Undo its changes after an error."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -75,10 +75,6 @@ def begin_transaction(database: sqlite3.Connection) -> Generator[None]:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
-
-
-def _read_version(database: sqlite3.Connection) -> int:
-    return database.execute("PRAGMA user_version").fetchone()[0]
 
 
 class Database:
@@ -92,10 +88,21 @@ class Database:
             opened = sqlite3.connect(path, timeout=_MIGRATION_WAIT_SECONDS, check_same_thread=False, isolation_level=None)
             opened.row_factory = sqlite3.Row
             self._database = opened
-            self._use_write_ahead_log()
+            last_try = time.monotonic() + _WAIT_SECONDS
+            while True:
+                try:
+                    opened.execute("PRAGMA journal_mode=WAL")
+                    break
+                except sqlite3.OperationalError:  # SQLite refuses at once while another process is switching the file, so retry
+                    if time.monotonic() > last_try:
+                        raise
+                    time.sleep(0.01)
             opened.execute("PRAGMA synchronous=NORMAL")  # WAL keeps the file intact; see `transaction` for power cuts
             opened.execute(f"PRAGMA journal_size_limit={_MOST_LOG_BYTES}")
-            self._check_integrity()
+            # All pages are checked now, not when they are first read.
+            [(verdict,)] = opened.execute("PRAGMA quick_check(1)").fetchall()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(f"it is damaged: {verdict}")
             migrate(opened, path, migrations)
             opened.execute(f"PRAGMA busy_timeout={1000 * _WAIT_SECONDS:.0f}")
         except (sqlite3.Error, DataFolderError) as error:
@@ -108,7 +115,6 @@ class Database:
             raise DataFolderError(what, "it must be a writable SQLite file", fix) from error
 
     def close(self) -> None:
-        """Close the file. It cannot be used afterwards."""
         with self._lock:
             self._database.close()
 
@@ -116,8 +122,8 @@ class Database:
     def transaction(self, *, is_durable: bool = False) -> Generator[sqlite3.Connection]:
         """Run the block as one transaction. Undo its changes after an error.
 
-        With `is_durable`, a power cut cannot lose the transaction once it has ended. Writes of jobs and of final events are
-        durable. Writes of progress events are not, because they are frequent.
+        With `is_durable`, a power cut cannot lose the transaction once it has ended. Writes of progress events are not durable,
+        because they are frequent.
         """
         with self._lock:
             if is_durable:
@@ -130,7 +136,6 @@ class Database:
                     self._database.execute("PRAGMA synchronous=NORMAL")
 
     def rows(self, sql: str, values: tuple | dict = ()) -> list[sqlite3.Row]:
-        """Run one query and return all its rows."""
         with self._lock:
             return self._database.execute(sql, values).fetchall()
 
@@ -138,21 +143,3 @@ class Database:
         """Run one statement in a transaction. Return the number of changed rows."""
         with self.transaction() as database:
             return database.execute(sql, values).rowcount
-
-    def _use_write_ahead_log(self) -> None:
-        """Switch the file to write-ahead logging. SQLite refuses at once if another process is switching it too, so retry."""
-        last_try = time.monotonic() + _WAIT_SECONDS
-        while True:
-            try:
-                self._database.execute("PRAGMA journal_mode=WAL")
-                return
-            except sqlite3.OperationalError:
-                if time.monotonic() > last_try:
-                    raise
-                time.sleep(0.01)
-
-    def _check_integrity(self) -> None:
-        """Check all pages of the file now, not when they are first read. Raises: sqlite3.DatabaseError if a page is damaged."""
-        [(verdict,)] = self._database.execute("PRAGMA quick_check(1)").fetchall()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(f"it is damaged: {verdict}")

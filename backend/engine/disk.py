@@ -26,10 +26,7 @@ _TOKEN_BYTES = 36 * 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """The disk has `free` bytes left, and a job needs `needed` bytes, including `RESERVE_BYTES`.
-
-    If `is_of_whole_disk`, `free` is the size of the disk.
-    """
+    """A job needs `needed` bytes, including `RESERVE_BYTES`. The disk has `free` bytes left, or `is_of_whole_disk` in total."""
 
     free: int
     needed: int
@@ -57,10 +54,7 @@ def needed_bytes(request: GenerationRequest) -> int:
 
 
 def find_shortage(folder: Path, needed: int, *, of_whole_disk: bool = False) -> Shortage | None:
-    """Return the shortage if the disk of `folder` has fewer than `needed` + `RESERVE_BYTES` free bytes.
-
-    With `of_whole_disk`, compare this sum with the size of the disk instead. Return None if the space suffices or is not known.
-    """
+    """Return the shortage if the disk lacks space for `needed` + `RESERVE_BYTES`, None if it suffices or is not known."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -71,5 +65,4 @@ def find_shortage(folder: Path, needed: int, *, of_whole_disk: bool = False) -> 
 
 
 def format_gigabytes(count: int) -> str:
-    """Format a number of bytes, such as "1.5 GB"."""
     return f"{count / 1e9:.1f} GB"

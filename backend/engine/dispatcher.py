@@ -48,7 +48,7 @@ def needed_preset(request: GenerationRequest) -> str:
 
 
 def make_queue_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool = False) -> QueueEntry:
-    """Return the job's entry in the queue. `shape` selects the programs to compile."""
+    """`shape` selects the programs to compile."""
     return QueueEntry(
         job_id=job.id,
         owner=job.owner,
@@ -65,10 +65,8 @@ def make_queue_entry(job: Job, shape: Shape, address: str = "", *, is_held: bool
 class Dispatcher:
     """The waiting and running jobs of one engine, and its workers. The event log's lock guards all state.
 
-    `runs` contains the folders of the jobs; free space is measured on its disk. `on_finished(entry, event, device_kind)` is
-    called for each finished video, except live videos, storyboards and jobs that were interrupted. `load_seconds(model)` returns
-    the seconds to load a checkpoint's model, None if not known. `has_local_weights(preset)` returns whether a preset's model
-    needs no download.
+    `on_finished(shape, event, device_kind)` is called for each finished video, except live videos, storyboards and interrupted
+    jobs. `load_seconds(model)` returns the seconds to load a checkpoint's model, None if not known.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class Dispatcher:
         runs: Path,
         *,
         shape_of: Callable[[Job], Shape],
-        on_finished: Callable[[QueueEntry, Finished, str], None],
+        on_finished: Callable[[Shape, Finished, str], None],
         load_seconds: Callable[[str], float | None],
         has_local_weights: Callable[[str], bool],
     ):
@@ -91,7 +89,7 @@ class Dispatcher:
         self._reported_places: dict[str, int] = {}  # the last reported place in the queue, by job id
         self._expected: tuple[str, ...] = ()  # the checkpoints that waiting jobs need, as last sent to the workers
         self._next_report = 0.0  # monotonic time of the next report of all places
-        self._running: dict[str, QueueEntry] = {}  # by job id, in the order of their starts
+        self.running: dict[str, QueueEntry] = {}  # by job id, in the order of their starts
         self._workers: dict[str, Supervisor] = {}  # the worker of each running job, by job id
         self._last: QueueEntry | None = None  # the job that started last
         self._last_fault = time.monotonic()  # monotonic time of the last interruption, except "disk" and "loss"
@@ -103,13 +101,12 @@ class Dispatcher:
         self._last_preparation: tuple[Shape, float] | None = None  # the shape and time of the last preparation
         self._num_preparations = 0  # number of preparations since the last job started
         self._shortages: dict[str, Shortage] = {}  # by id of each job that waits for disk space; "" means all jobs
-        self.pool = WorkerPool(plans, self._handle_event, self._handle_ready_worker)
+        self.pool = WorkerPool(plans, self._handle_event, self._dispatch)
         self.drafts = InstantDrafts(self.pool, event_log.changed, self._dispatch)
 
     def start(self, *, resume: bool, recent_requests: Sequence[tuple[GenerationRequest, Shape]] = ()) -> None:
-        """Start the thread that serves the queue.
+        """Start the thread that serves the queue. With `resume`, requeue the jobs of ended engines, now and again later.
 
-        With `resume`, requeue the jobs of ended engines, now and every `_ADOPT_INTERVAL_SECONDS`.
         Idle workers load the models and compile the programs of `recent_requests`.
         """
         self._recent_requests = list(recent_requests)
@@ -118,28 +115,20 @@ class Dispatcher:
         threading.Thread(target=self._run_periodic_work, name="engine", daemon=True).start()
 
     def waiting(self) -> list[QueueEntry]:
-        """The waiting jobs in the order in which they will run."""
         with self._event_log.changed:
             return self._waiting.copy()
 
     def waiting_job_ids(self) -> list[str]:
-        """Return the ids of the waiting jobs in the order in which they will run."""
         return [entry.job_id for entry in self.waiting()]
-
-    def count_running(self) -> int:
-        """Return the number of running jobs."""
-        return len(self._running)
 
     def position(self, job_id: str) -> int | None:
         """Return the number of waiting jobs before this job, 0 for the next job. None if it runs or has ended."""
         return next((place for place, entry in enumerate(self.waiting()) if entry.job_id == job_id), None)
 
     def is_held(self, job_id: str) -> bool:
-        """Return whether the job waits until a visitor resumes it."""
         return any(entry.job_id == job_id and entry.is_held for entry in self.waiting())
 
     def add(self, entry: QueueEntry) -> None:
-        """Add a stored job to the queue."""
         with self._event_log.changed:
             self._waiting.append(entry)
             self._sort_and_report()
@@ -150,14 +139,11 @@ class Dispatcher:
         with self._event_log.changed:
             if job_id in self.waiting_job_ids():
                 place = place_at_index(self._waiting, job_id, index)
-                self._store.jobs.set_place(job_id, place)
-                self._update_entry(job_id, place=place)
+                self._store.jobs.set_column(job_id, "place", place)
+                self.update_entry(job_id, place=place)
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
-        """Let a worker load the model and compile the programs of this request, once no job waits or runs.
-
-        Only the last call counts. The preparation starts at least one second after this call.
-        """
+        """Let a worker prepare for this request once no job waits or runs, but not within a second. Only the last call counts."""
         with self._event_log.changed:
             self._preparation = (request, shape, time.monotonic() + _PREPARE_DELAY_SECONDS)
 
@@ -167,29 +153,20 @@ class Dispatcher:
             waiting = {"", *(entry.job_id for entry in self._waiting if owner is None or entry.owner == owner)}
             return next((lacking for job_id, lacking in self._shortages.items() if job_id in waiting), None)
 
-    def update_request(self, job_id: str, request: GenerationRequest, shape: Shape) -> None:
-        """Update a waiting job's entry in the queue after its request was replaced by `request`."""
-        self._update_entry(job_id, shape=shape, preset=needed_preset(request), needed=needed_bytes(request))
-
     def cancel(self, job_id: str) -> None:
-        """Cancel a waiting or running job. Do nothing to an ended job.
-
-        Raises: JobNotFound; StudioError if another engine on the same data folder owns the job.
-        """
+        """Cancel a waiting or running job. Raises: JobNotFound; StudioError if another engine owns the job."""
         with self._event_log.changed:
             if job_id in self.waiting_job_ids():
                 self._waiting = [entry for entry in self._waiting if entry.job_id != job_id]
                 self._end_job(job_id, Cancelled(None))
                 self._sort_and_report()
-            elif job_id in self._running:
-                self._event_log.apply_change(self._store.jobs.request_stop, job_id)
+            elif job_id in self.running:
+                # If the worker dies first, the job is then cancelled instead of requeued.
+                self._event_log.apply_change(self._store.jobs.set_column, job_id, "stopped", 1)
                 self._workers[job_id].cancel(job_id)
-            elif not self._store.jobs.find(job_id).has_ended and self._store.jobs.owning_engine(job_id) != self._lock.name:
-                raise StudioError(
-                    "another server on the same data folder makes this video and",
-                    "must stop it itself",
-                    "use that server's page; if it has ended, try again in ten seconds",
-                )
+            elif not self._store.jobs.find(job_id).has_ended and job_id not in self._store.jobs.unfinished_jobs(self._lock.name):
+                fix = "use that server's page; if it has ended, try again in ten seconds"
+                raise StudioError("another server on the same data folder makes this video and", "must stop it itself", fix)
 
     def send_cue(self, job_id: str, cue: Cue) -> None:
         """Send a prompt or action to the live video of this job. Do nothing if the job does not run."""
@@ -204,14 +181,11 @@ class Dispatcher:
             self._dispatch()
 
     def close(self) -> None:
-        """Stop the workers and requeue the running jobs for the next engine, which continues them from their last stored step.
-
-        Call this after the event log was closed.
-        """
+        """Stop the workers and requeue the running jobs for the next engine. Call this after the event log was closed."""
         self.drafts.close()
         self.pool.close()
         with self._event_log.changed:
-            for job_id in self._running:
+            for job_id in self.running:
                 verdict = self._decide_recovery(job_id, _CLOSED)
                 if isinstance(verdict, Requeue):
                     self._event_log.apply_change(self._store.jobs.requeue, job_id, False)
@@ -219,42 +193,47 @@ class Dispatcher:
                     self._end_job(job_id, verdict)
             self._event_log.apply_pending_changes()
 
-    def _update_entry(self, job_id: str, **changes: object) -> None:
+    def update_entry(self, job_id: str, **changes: object) -> None:
+        """Change fields of a waiting job's entry in the queue, for example after its request was replaced."""
         with self._event_log.changed:
             self._waiting = [replace(entry, **changes) if entry.job_id == job_id else entry for entry in self._waiting]
             self._sort_and_report()
 
     def _handle_event(self, job_id: str, event: Event) -> None:
-        """Store an event from a worker. After a final event or an interruption, assign the next jobs."""
         with self._event_log.changed:
             if self.drafts.handle_event(job_id, event):
-                if not self._event_log.is_closed:
-                    self._dispatch()
+                self._dispatch()
                 return
-            if self._event_log.is_closed or job_id not in self._running:
+            if self._event_log.is_closed or job_id not in self.running:
                 return
             if isinstance(event, Interrupted):
                 self._handle_interruption(job_id, event)
-            else:
-                if event.is_final:
-                    # Readers of a live video's final event need the request that regenerates the video, so it is stored first.
-                    self._record_timing(job_id, event)
-                    if isinstance(event, Finished) and not event.result.request.is_open:
-                        self._event_log.apply_change(self._store.jobs.replace_open_request, job_id, event.result.request)
-                self._event_log.append(job_id, event)
-                if isinstance(event, ShotFinished):
-                    try:
-                        add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
-                        self._event_log.count_change()
-                    except (sqlite3.Error, OSError, StudioError):  # logged only: the storyboard still contains the shot
-                        logger.exception("A shot of job %s could not be added to the library", job_id)
-                if not event.is_final:
-                    return
+                self._dispatch()
+                return
+            if isinstance(event, Finished):
+                try:
+                    request = self._store.jobs.find(job_id).request
+                    # The timings of interrupted, live and storyboard videos differ.
+                    is_representative = not (self._store.events.interruptions(job_id) or request.is_open or request.shots)
+                except sqlite3.Error:
+                    is_representative = False
+                if is_representative:
+                    self._on_finished(self.running[job_id].shape, event, self._workers[job_id].view().device_kind)
+                # Readers of a live video's final event need the request that regenerates the video, so it is stored first.
+                if not event.result.request.is_open:
+                    self._event_log.apply_change(self._store.jobs.replace_request, job_id, event.result.request, True)
+            self._event_log.append(job_id, event)
+            if isinstance(event, ShotFinished):
+                try:
+                    add_shot(self._store, self._runs, self._store.jobs.find(job_id), event, self._lock.name)
+                    self._event_log.count_change()
+                except (sqlite3.Error, OSError, StudioError):  # logged only: the storyboard still contains the shot
+                    logger.exception("A shot of job %s could not be added to the library", job_id)
+            if event.is_final:
                 self._remove_running(job_id)
-            self._dispatch()
+                self._dispatch()
 
     def _handle_interruption(self, job_id: str, interrupted: Interrupted) -> None:
-        """Requeue an interrupted job, or end it if it was cancelled or interrupted too often."""
         entry = self._remove_running(job_id)
         if interrupted.by == "disk":
             self._event_log.pause()
@@ -269,9 +248,8 @@ class Dispatcher:
         self._sort_and_report()
 
     def _remove_running(self, job_id: str) -> QueueEntry:
-        """Remove a job from the running jobs and return its entry."""
         self._workers.pop(job_id, None)
-        return self._running.pop(job_id)
+        return self.running.pop(job_id)
 
     def _end_job(self, job_id: str, event: Failed | Cancelled) -> None:
         """End a job that no worker has. Remove the partial files of a killed worker."""
@@ -295,7 +273,7 @@ class Dispatcher:
         return decide_recovery([*before, interrupted])
 
     def _run_periodic_work(self) -> None:
-        """Do the work that no event triggers. Repeat it every second until the engine closes."""
+        """Do the work that no event triggers, every second until the engine closes."""
         event_log = self._event_log
         with event_log.changed:
             while not event_log.is_closed:
@@ -309,19 +287,21 @@ class Dispatcher:
                     if time.monotonic() >= self._next_adoption:
                         self._adopt_abandoned_jobs()
                     self._dispatch()
-                    self._report_places()
+                    if time.monotonic() >= self._next_report:
+                        self._next_report = time.monotonic() + _FAR_SECONDS
+                        if moved := self._changed_places(len(self._waiting)):
+                            self._event_log.append_events(moved)
                     self._prepare_ahead()
                 except (sqlite3.Error, OSError):
                     logger.exception("The data folder could not be read")
 
     def _prepare_ahead(self) -> None:
-        """Let an idle worker load and compile ahead for the request that `prepare_for` received last.
+        """Let an idle worker prepare for the request of `prepare_for`, or else of an earlier video.
 
-        If no such request is due, the worker prepares for the request of an earlier video. Prepared models stay in the
-        worker's memory, so the number of preparations between two jobs is limited.
+        Prepared models stay in the worker's memory, so the number of preparations between two jobs is limited.
         """
-        now, is_busy = time.monotonic(), bool(self._waiting or self._running or self.drafts.are_pending)
-        if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.has_ready_worker():
+        now, is_busy = time.monotonic(), bool(self._waiting or self.running or self.drafts.are_pending)
+        if is_busy or self._num_preparations >= _MOST_PREPARATIONS or not self.pool.ready_workers():
             return
         warm = frozenset().union(*(worker.facts.warm for worker in self.pool.workers()))
         if self._preparation is not None and now >= self._preparation[2]:
@@ -341,41 +321,38 @@ class Dispatcher:
 
     def _release_held(self, held: Collection[str]) -> None:
         for job_id in held:
-            self._event_log.apply_change(self._store.jobs.clear_hold, job_id)
+            self._event_log.apply_change(self._store.jobs.set_column, job_id, "held", 0)
         if held:
             self._waiting = [replace(entry, is_held=entry.is_held and entry.job_id not in held) for entry in self._waiting]
             self._sort_and_report()
 
-    def _handle_ready_worker(self) -> None:
-        """Assign waiting jobs after a worker became ready, for example after a restart."""
-        with self._event_log.changed:
-            if not self._event_log.is_closed:
-                self._dispatch()
-
     def _dispatch(self) -> None:
-        """Assign the next jobs to idle workers. If no job waits, start instant drafts on workers that slow down no running job.
-
-        Held jobs do not count as waiting. Jobs that wait for disk space stay in the queue.
-        """
-        if not self._waiting:
-            self._shortages = {}
-        before = self._shortages
-        self._assign_jobs()
-        if before != self._shortages:
-            self._event_log.count_change()
-        is_waiting = any(not entry.is_held for entry in self._waiting)
-        self.drafts.set_paused(is_waiting or not self.pool.can_run_drafts_beside(len(self._running)))
-        self.drafts.start_next()
+        """Assign jobs to idle workers. If no job waits, start instant drafts on workers that slow down no running job."""
+        with self._event_log.changed:
+            if self._event_log.is_closed:
+                return
+            if not self._waiting:
+                self._shortages = {}
+            before = self._shortages
+            self._assign_jobs()
+            if before != self._shortages:
+                self._event_log.count_change()
+            is_waiting = any(not entry.is_held for entry in self._waiting)
+            self.drafts.set_paused(is_waiting or not self.pool.can_run_drafts_beside(len(self.running)))
 
     def _assign_jobs(self) -> None:
-        """Assign waiting jobs to idle workers, until no job or worker is left, or until the store or a worker fails."""
-        is_free = False
-        while len(self._running) < len(self.pool) and self.pool.has_idle_worker():
-            if not is_free:
-                is_free, self._shortages = True, self._find_shortages()
-            entry = self._next_job()
-            if entry is None:
-                break
+        is_measured = False
+        while len(self.running) < len(self.pool) and self.pool.has_idle_worker():
+            if not is_measured:
+                is_measured, self._shortages = True, self._find_shortages()
+            lacking = self._shortages.keys()
+            for entry in [one for one in self._waiting if not one.is_held and lacking.isdisjoint(("", one.job_id))]:
+                # A job waits for a busy worker that will start it sooner than an idle worker can load the model.
+                seconds = self._load_seconds(entry.shape.model) if len(self.pool) > 1 else None
+                if seconds is None or not self.pool.is_busy_worker_faster(entry.shape.model, seconds):
+                    break
+            else:
+                return
             try:
                 job = self._store.jobs.find(entry.job_id)
                 is_waiting = self._store.jobs.mark_running(job.id)
@@ -386,68 +363,47 @@ class Dispatcher:
             self._waiting.remove(entry)
             if not is_waiting:
                 continue
-            self._running[entry.job_id] = self._last = entry
-            self._num_preparations, is_free = 0, False
+            self.running[entry.job_id] = self._last = entry
+            self._num_preparations, is_measured = 0, False
             self._sort_and_report()
-            if not self._assign_job(entry, job):
-                return
-
-    def _next_job(self) -> QueueEntry | None:
-        """Return the first job that can start now, or None.
-
-        Skips held jobs, jobs that need more disk space, and jobs that should wait until a busy worker with their model is idle.
-        """
-        if "" in self._shortages:
-            return None
-        for entry in self._waiting:
-            if entry.is_held or entry.job_id in self._shortages:
+            try:
+                worker = self.pool.assign(job.id, job.request, job.folder, entry.shape)
+            except OSError as error:
+                self._remove_running(job.id)
+                failed = Failed(f"The worker could not be started: {error}", "Free memory, then try again")
+                self._event_log.append(job.id, failed)
                 continue
-            seconds = self._load_seconds(entry.shape.model) if len(self.pool) > 1 else None
-            if seconds is None or not self.pool.is_busy_worker_faster(entry.shape.model, seconds):
-                return entry
-        return None
+            if not worker:  # no worker is idle any more
+                self._remove_running(job.id)
+                self._event_log.apply_change(self._store.jobs.requeue, job.id, False)
+                self._waiting.append(entry)
+                self._sort_and_report()
+                return
+            self._workers[job.id] = worker
 
     def _find_shortages(self) -> dict[str, Shortage]:
-        """Return the shortage of each waiting job for which the disk has too little space, by job id.
+        """Return the shortage of each waiting job for which the disk has too little space beside the running jobs, by job id.
 
-        The space that running jobs need counts as used. End each waiting job that needs more than the whole disk. While the event
-        log cannot write, return one shortage under the key "", which means all jobs.
+        End each job that needs more than the whole disk. While the event log cannot write, the key "" means all jobs.
         """
         if self._event_log.is_stuck:
             return {"": next(iter(self._shortages.values()), Shortage(free=0, needed=0))}
-        running = sum(entry.needed for entry in self._running.values())
+        running = sum(entry.needed for entry in self.running.values())
         shortages: dict[str, Shortage] = {}
         for entry in self._waiting.copy():
             if (lacking := find_shortage(self._runs, entry.needed + running)) is None:
                 continue
             if never := find_shortage(self._runs, entry.needed, of_whole_disk=True):
                 self._waiting.remove(entry)
-                failed = Failed(f"The disk cannot hold this video ({never})", "Make it smaller or shorter")
-                self._end_job(entry.job_id, failed)
+                self._end_job(entry.job_id, Failed(f"The disk cannot hold this video ({never})", "Make it smaller or shorter"))
             else:
                 shortages[entry.job_id] = lacking
         return shortages
 
-    def _assign_job(self, entry: QueueEntry, job: Job) -> bool:
-        """Give the job to a worker. Return False and requeue the job if no worker is idle any more."""
-        try:
-            if worker := self.pool.assign(job.id, job.request, job.folder, entry.shape):
-                self._workers[job.id] = worker
-                return True
-        except OSError as error:
-            self._remove_running(job.id)
-            self._event_log.append(job.id, Failed(f"The worker could not be started: {error}", "Free memory, then try again"))
-            return True
-        self._remove_running(job.id)
-        self._event_log.apply_change(self._store.jobs.requeue, job.id, False)
-        self._waiting.append(entry)
-        self._sort_and_report()
-        return False
-
     def _sort_and_report(self) -> None:
         """Sort the waiting jobs. Report the places of new jobs, and changes among the first `_NEAR_PLACES` places."""
         last = [self._last] if self._last else []
-        self._waiting = sort_queue(self._waiting, list(self._running.values()) or last, self.pool.cached_models())
+        self._waiting = sort_queue(self._waiting, list(self.running.values()) or last, self.pool.cached_models())
         ready = [entry for entry in self._waiting if not entry.is_held]
         expected = tuple(dict.fromkeys(entry.shape.model for entry in ready))
         if expected != self._expected:
@@ -455,15 +411,8 @@ class Dispatcher:
             # Workers receive only the preset's name and load the model in the preset's number format. The name is not sent if the
             # next job uses another number format.
             preset = ready[0].preset if ready and ready[0].shape.quantize == "off" else ""
-            self.pool.expect_models(expected, preset if preset and self._running and self._has_local_weights(preset) else None)
+            self.pool.expect_models(expected, preset if preset and self.running and self._has_local_weights(preset) else None)
         self._event_log.append_events(self._changed_places(_NEAR_PLACES))
-
-    def _report_places(self) -> None:
-        """Report all changed places if the next report is due."""
-        if time.monotonic() >= self._next_report:
-            self._next_report = time.monotonic() + _FAR_SECONDS
-            if moved := self._changed_places(len(self._waiting)):
-                self._event_log.append_events(moved)
 
     def _changed_places(self, count: int) -> list[tuple[str, Queued]]:
         """Return the places of new jobs, and the changed places among the first `count` jobs."""
@@ -475,18 +424,6 @@ class Dispatcher:
                 moved.append((entry.job_id, Queued(place)))
             self._reported_places[entry.job_id] = place if is_reported else old_place
         return moved
-
-    def _record_timing(self, job_id: str, event: Event) -> None:
-        """Report the timings of a finished video. Ignore interrupted, live and storyboard videos: their timings differ."""
-        if not isinstance(event, Finished):
-            return
-        try:
-            request = self._store.jobs.find(job_id).request
-            is_representative = not self._store.events.interruptions(job_id) and not request.is_open and not request.shots
-        except sqlite3.Error:
-            is_representative = False
-        if is_representative:
-            self._on_finished(self._running[job_id], event, self._workers[job_id].view().device_kind)
 
     def _adopt_abandoned_jobs(self) -> None:
         """Requeue the waiting and running jobs of dead engines."""
@@ -503,7 +440,7 @@ class Dispatcher:
 
     def _adopt_job(self, job_id: str) -> None:
         """Requeue a dead engine's job. The job ends as failed if its request is no longer valid."""
-        self._store.jobs.assign_engine(job_id, self._lock.name)
+        self._store.jobs.set_column(job_id, "engine", self._lock.name)
         try:
             job = self._store.jobs.find(job_id)
             check_current_limits(job.request)

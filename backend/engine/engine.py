@@ -15,8 +15,7 @@ from backend.catalog.weights_here import check_weights_installed, has_weights
 from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, list_upscalers
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import find_shortage, needed_bytes
-from backend.engine.dispatcher import Dispatcher, make_queue_entry
-from backend.engine.estimates import Estimates
+from backend.engine.dispatcher import Dispatcher, make_queue_entry, needed_preset
 from backend.engine.event_log import EventLog
 from backend.engine.folder import move_request_files, write_inputs_steps, write_request_steps
 from backend.engine.history import History
@@ -32,11 +31,10 @@ from backend.engine.scheduling import QueueLimits, place_for_new_job
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
-from backend.engine.timings import Timings
+from backend.engine.timings import Estimates, Timings
 from backend.engine.webhooks import Webhooks
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps
-from backend.schemas.events import Event, Finished
 from backend.schemas.prompt_cues import Cue, check_cue
 from backend.schemas.request import GenerationRequest, check_current_limits
 from backend.schemas.settings import find_preset
@@ -59,8 +57,7 @@ __all__ = ["Engine", "Job", "WorkerStatus"]
 class Engine:
     """Runs requests in worker processes, one at a time per worker. Safe to use from several threads.
 
-    Jobs of an ended engine and jobs whose worker died are requeued. They continue from their last stored step.
-    `backend.engine.recovery` decides when a job is held or fails instead.
+    Interrupted jobs are requeued, and continue from their last stored step (`backend.engine.recovery`).
     """
 
     def __init__(self, data_dir: Path, model: str | None = None, **choices: Any):
@@ -85,16 +82,14 @@ class Engine:
         keys = Keys(settings.data_dir)
         self._notifications = Notifications(options.notify, store.jobs, keys)
         self.webhooks = Webhooks(options.webhooks, store.jobs, keys, self._runs)
-        self.history = History(store.samples, settings.data_dir, self._count_jobs, lambda: self.pool.devices())
-        self.event_log = EventLog(
-            store,
-            on_event=(
-                self._notifications.notify_end,
-                self.webhooks.notify_end,
-                self.history.record_step,
-                self._measure_ended_job,
-            ),
+        self.history = History(
+            store.tables,
+            settings.data_dir,
+            counts=lambda: (len(self.queue.waiting()), len(self.queue.running)),
+            devices=lambda: [device for worker in self.pool.workers() for device in worker.facts.devices],
         )
+        on_event = (self._notifications.notify_end, self.webhooks.notify_end, self.history.record_step)
+        self.event_log = EventLog(store, on_event)
         self._memo = RequestMemo(store.jobs.find)
         timings = Timings(store.runs, functools.partial(count_weights, folder=settings.upscalers_dir))
         self.cleaner = Cleaner(settings, store, self._lock, options.limits, on_removal=self.count_change)
@@ -143,22 +138,12 @@ class Engine:
         may_download: bool = False,
         regenerated_shot: tuple[str, int] | None = None,
     ) -> Job:
-        """Store the request with copies of its inputs, then queue it.
+        """Store the request with copies of its inputs, then queue it. After an error nothing remains on the disk.
 
-        If all shots of a storyboard are finished, the storyboard is assembled immediately, without a worker.
-        `may_download` is True for the operator.
-        `regenerated_shot` is the id of a storyboard's job and the number, from 1, of the first regenerated shot.
-        Without `queue_limits` the queue is not limited.
+        If all shots of a storyboard are finished, it is assembled immediately, without a worker. `may_download` is for the
+        operator. `regenerated_shot` is a storyboard's job and the number, from 1, of the first regenerated shot.
 
-        After an error nothing remains on the disk.
-
-        Raises:
-            RequestError: if the preset refuses a value, a needed download is not allowed, or the video exceeds the whole disk.
-            ImageError: if an image cannot be used.
-            Busy: if too many images are being opened.
-            QueueFull: if the queue has no place for this owner.
-            DataFolderError: if the data folder cannot be written.
-            JobNotFound: if the storyboard of `regenerated_shot` does not exist.
+        Raises: RequestError, ImageError, Busy if too many images are being opened, QueueFull, DataFolderError, JobNotFound.
         """
         steps = self.submit_steps(request, owner, queue_limits, may_download=may_download, regenerated_shot=regenerated_shot)
         return self.sandbox.run_steps(steps, Requester(owner=owner, address=queue_limits.address if queue_limits else ""))
@@ -169,7 +154,6 @@ class Engine:
         self.event_log.count_change()
 
     def has_weights(self, preset: Preset) -> bool:
-        """Return whether this machine has all files that the preset needs."""
         return has_weights(preset, self._model)
 
     def upscalers(self) -> list[str]:
@@ -182,10 +166,7 @@ class Engine:
             self.queue.prepare_for(request, self.estimates.shape(request))
 
     def steer_live(self, job_id: str, *, prompt: str | None = None, action: str | None = None) -> None:
-        """Change the prompt or the action of a live video from its next block on.
-
-        Raises: JobNotFound, RequestError if the video is not running, or if its model does not support the change.
-        """
+        """Change the prompt or action of a live video from its next block on. Raises: JobNotFound, RequestError."""
         job = self.jobs.find(job_id)
         if job.state != "running" or not job.request.is_open:
             raise RequestError("this job", "must be a running live video", "start a live video first")
@@ -194,18 +175,15 @@ class Engine:
         self.queue.send_cue(job_id, cue)
 
     def export_project_steps(self, project: Project, path: Path) -> Steps[int]:
-        """Return a generator that writes a project to one file and returns the number of written videos. See `submit_steps`.
-
-        Raises: RequestError, Busy, OSError.
-        """
+        """Return a generator that writes a project to one file and returns the number of videos. See `export_project`."""
         return export_project(self._store, project, path)
 
     def import_project_steps(
         self, archive: Path, folder: Path, owner: str, *, is_limited: bool = False
     ) -> Steps[tuple[Project, int]]:
-        """Return a generator that imports a project file as a new project of the owner. See `moving_projects.import_project`.
+        """Return a generator that imports a project file as a new project of the owner. See `import_project`.
 
-        With `is_limited`, the file must fit into the visitor's quota. Raises: RequestError, and the errors of `import_project`.
+        With `is_limited`, the file must fit into the visitor's quota.
         """
         self._check_open()
         if is_limited:
@@ -254,10 +232,7 @@ class Engine:
         may_download: bool = False,
         regenerated_shot: tuple[str, int] | None = None,
     ) -> Steps[Job]:
-        """Return a generator (`Steps`) that does the work of `submit` and yields its sandbox calls.
-
-        Callers in an event loop use the generator, because they must await each sandbox call.
-        """
+        """Return a generator (`Steps`) that does the work of `submit`. It yields sandbox calls, which event loops must await."""
         request = add_measured_ratios(request, self.settings.magnitudes_dir)
         self._check(request, may_download)
         keep = None
@@ -274,18 +249,23 @@ class Engine:
             request = yield from write_request_steps(request, folder)
             if needs_only_cutting(request):
                 film = yield from cut_storyboard(request, folder)
-                return self._add_storyboard(folder.name, owner, film)
+                with self.event_log.changed:
+                    self._check_open()
+                    add_finished_job(self._store, owner, film, self._lock.name, self.projects.current(owner))
+                    self._notifications.notify_end(folder.name, film)
+                    self.event_log.count_change()
+                    return self.jobs.find(folder.name)
             self._check_open()
             if keep is not None:
                 keep(folder)
             return self._enqueue(request, owner, folder, queue_limits)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise DataFolderError(
+            what, fix = (
                 f"{folder.parent} cannot be written ({error}):",
-                "it must be a writable folder with free space",
                 "free disk space, or choose another folder with --data-dir",
-            ) from error
+            )
+            raise DataFolderError(what, "it must be a writable folder with free space", fix) from error
         except (StudioError, GeneratorExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -293,13 +273,10 @@ class Engine:
     def draft_steps(
         self, request: GenerationRequest, owner: str, queue_limits: QueueLimits | None, can_run: Callable[[Preset], bool]
     ) -> Steps[InstantDraft]:
-        """Return a generator that starts an instant draft of the request and returns the draft. See `submit_steps`.
+        """Return a generator that starts an instant draft of the request, in place of the owner's earlier draft.
 
-        The owner's earlier draft stops. The request is checked as in `submit_steps`. `can_run(preset)` returns whether the draft
-        may use a preset.
-
-        Raises: the errors of `submit`; Busy while drafts are paused, if too many drafts are in progress, or if no idle worker
-            can load the model ahead.
+        `can_run(preset)` returns whether the draft may use a preset. Raises: the errors of `submit`; Busy while drafts are
+            paused, if too many drafts are in progress, or if no idle worker can load the model ahead.
         """
         self._check(request, may_download=False)
         self._check_open()
@@ -339,16 +316,9 @@ class Engine:
         return draft_request(request, chosen)
 
     def revise_steps(self, job_id: str, request: GenerationRequest, *, may_download: bool = False) -> Steps[Job]:
-        """Return a generator that replaces the request of a waiting job. See `submit_steps`. After an error nothing has changed.
+        """Return a generator that replaces the request of a waiting job. After an error nothing has changed.
 
-        The new inputs are written to a separate folder. They are moved to the job's folder if the job still waits.
-        `may_download` is True for the operator.
-
-        Raises:
-            JobHasBegun: if the job no longer waits.
-            RequestError: if a needed download is not allowed.
-            ImageError: if an image cannot be used.
-            Busy: if too many images are being opened.
+        Raises: JobHasBegun if the job no longer waits; RequestError, ImageError and Busy as `submit`.
         """
         request = add_measured_ratios(request, self.settings.magnitudes_dir)
         self._check(request, may_download)
@@ -357,21 +327,13 @@ class Engine:
             new = yield from write_request_steps(request, Path(name))
             with self.event_log.changed:
                 if job.id not in self.queue.waiting_job_ids():
-                    raise JobHasBegun(
-                        "this video", "can be changed only while it waits, and it has started", "stop it, or queue another"
-                    )
+                    rule = "can be changed only while it waits, and it has started"
+                    raise JobHasBegun("this video", rule, "stop it, or queue another")
                 request = move_request_files(new, Path(name), job.folder)
-                self.jobs.replace_waiting_request(job.id, request)
-                self.queue.update_request(job.id, request, self.estimates.shape(request))
+                self.jobs.replace_request(job.id, request)
+                shape, preset = self.estimates.shape(request), needed_preset(request)
+                self.queue.update_entry(job.id, shape=shape, preset=preset, needed=needed_bytes(request))
                 return self.jobs.find(job.id)
-
-    def _add_storyboard(self, job_id: str, owner: str, film: Finished) -> Job:
-        with self.event_log.changed:
-            self._check_open()
-            add_finished_job(self._store, owner, film, self._lock.name, self.projects.current(owner))
-            self._notifications.notify_end(job_id, film)
-            self.event_log.count_change()
-            return self.jobs.find(job_id)
 
     def _enqueue(self, request: GenerationRequest, owner: str, folder: Path, queue_limits: QueueLimits | None) -> Job:
         now, shape = time.time(), self.estimates.shape(request)
@@ -385,10 +347,7 @@ class Engine:
             return self.jobs.find(job.id)
 
     def _recent_requests(self) -> list[tuple[GenerationRequest, Shape]]:
-        """Return requests of the last videos, newest first. Leave out requests for which no worker can compile ahead.
-
-        Return one request per `Shape`, and at most `_MOST_PREPARED_SHAPES` requests.
-        """
+        """Return requests of the last videos for which a worker can compile ahead, newest first: one per `Shape`."""
         made: dict[Shape, GenerationRequest] = {}
         for request in self.jobs.generated_requests(_MOST_RECENT_JOBS):
             if self._may_prepare(request):
@@ -396,17 +355,13 @@ class Engine:
         return [(request, shape) for shape, request in made.items()][:_MOST_PREPARED_SHAPES]
 
     def _has_local_weights(self, preset: str) -> bool:
-        """Return whether this preset exists and needs no download."""
         try:
             return self.has_weights(find_preset(preset))
         except RequestError:
             return False
 
     def _may_prepare(self, request: GenerationRequest) -> bool:
-        """Return whether a worker may load and compile ahead for this request.
-
-        Storyboards, live videos and the upscaling of finished videos cannot be prepared.
-        """
+        """Return whether a worker may prepare for this request. Storyboards, live videos and upscaling cannot be prepared."""
         try:
             check_current_limits(request)
         except RequestError:
@@ -415,7 +370,6 @@ class Engine:
         return is_plain and self._has_local_weights(request.preset)
 
     def _check(self, request: GenerationRequest, may_download: bool) -> None:
-        """Check a request before it is queued. Raises: RequestError."""
         check_current_limits(request)
         needed = needed_bytes(request)
         if lacking := find_shortage(self._runs, needed, of_whole_disk=True):
@@ -429,32 +383,20 @@ class Engine:
         if not may_download and not needs_only_cutting(request):
             check_weights_installed(request, self._model)
 
-    def _measure_ended_job(self, job_id: str, event: Event) -> None:
-        if event.is_final:
-            self._store.files.measure_folder(job_id)
-
     def _check_open(self) -> None:
         if self.event_log.is_closed:
             raise StudioError("the studio is shutting down and", "accepts no more requests", "start it again")
 
     def _sources_in_use(self) -> set[str]:
-        """Return the checkpoints and LoRA files of all jobs that have not ended."""
         own = {self._model} if self._model else set()
         unended = self.library.unended(None)
         return own.union(*(self._memo.value(job, "sources", required_sources) for job in unended))
-
-    def _count_jobs(self) -> tuple[int, int]:
-        """Return the number of waiting videos and the number of running videos."""
-        return len(self.queue.waiting()), self.queue.count_running()
 
 
 def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataFolderError(
-            f"{folder} cannot be created ({error.strerror}):",
-            "the data folder must be writable",
-            "choose another with --data-dir",
-        ) from error
+        what, fix = f"{folder} cannot be created ({error.strerror}):", "choose another with --data-dir"
+        raise DataFolderError(what, "the data folder must be writable", fix) from error
     return folder

@@ -21,17 +21,13 @@ Basis = Literal["measured", "scaled", "predicted"]
 # A step's time grows with this power of the number of tokens. Linear layers grow with power 1 and dominate short videos.
 # Attention grows with power 2 and dominates long videos.
 _SCALING = 1.5
-# The shortest times, in seconds, that count as compiling and as loading. In a shorter stage, all programs were already compiled,
-# or the model was already loaded.
+# In a shorter stage, all programs were already compiled, or the model was already loaded.
 _DONE_SECONDS = {"compile": 0.5, "load": 0.2}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The timings of a finished video: `seconds` by stage, and the shape, steps, tokens and device that explain them.
-
-    `device` is the kind of device, "" if not known.
-    """
+    """The timings of a finished video: `seconds` by stage. `device` is the kind of device, "" if not known."""
 
     shape: Shape
     steps: int
@@ -42,13 +38,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The expected seconds of a video.
+    """The expected seconds of a video, with parts for compiling and loading: 0 if that is done, None if not known.
 
-    `compile_seconds` is the part for compiling, `load_seconds` the part for loading the model. Each part is 0 if the programs or
-    the model are ready, and None if the time is not known.
-    `basis` is the source of the estimate. "measured" means runs of the same shape, and "scaled" means runs of other shapes of
-    the model. `runs` is the number of these runs. "predicted" means the devices' published peak performance, which is used if the
-    model has no run on this machine.
+    `basis` is "measured" from `runs` runs of the same shape, "scaled" from runs of other shapes of the model, or "predicted" from
+    the devices' published peak performance.
     """
 
     seconds: float
@@ -63,17 +56,23 @@ def estimate(
     request: GenerationRequest, shape: Shape, runs: Sequence[Run], is_warm: bool, is_model_cached: bool = True
 ) -> Estimate | None:
     """Estimate the time of a video from earlier runs. `runs` are newest first. Return None without runs of the same model."""
-    same = [run for run in runs if run.shape == shape]
     same_model = [run for run in runs if run.shape.model == shape.model]
+    same = [run for run in same_model if run.shape == shape]
     used = (same or same_model)[:20]
     if not used:
         return None
-    tokens = equivalent_tokens(request)
-    seconds = median(_scale_seconds(run, request, shape, tokens) for run in used)
-    compiling = 0.0 if is_warm else _median_seconds("compile", same_model)
-    loading = 0.0 if is_model_cached else load_seconds(shape.model, same_model)
+    tokens, num_pixels = equivalent_tokens(request), _num_pixels(shape)
+    totals = []
+    for run in used:  # its seconds, except for compiling and loading, scaled to the request's steps and size
+        size = (tokens / max(run.num_tokens, 1)) ** _SCALING
+        branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
+        step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
+        rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * num_pixels / max(_num_pixels(run.shape), 1)
+        totals.append(step * request.num_steps * size * branches + rest)
+    compiling = 0.0 if is_warm else median_seconds("compile", same_model)
+    loading = 0.0 if is_model_cached else median_seconds("load", same_model)
     return Estimate(
-        seconds=seconds + (compiling or 0.0) + (loading or 0.0),
+        seconds=median(totals) + (compiling or 0.0) + (loading or 0.0),
         compile_seconds=compiling,
         is_warm=is_warm,
         basis="measured" if same else "scaled",
@@ -83,14 +82,17 @@ def estimate(
 
 
 def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> Estimate | None:
-    """Estimate the upscaling of a video from the seconds per pixel of earlier runs, newest first.
+    """Estimate the upscaling of a video from the seconds per pixel of earlier runs, newest first. None without usable runs.
 
-    Runs of other upscalers count only if this upscaler has no runs. Their times are scaled by the number of weights, because
-    each weight is used once per pixel. Return None without usable runs.
+    Runs of other upscalers count only if this upscaler has no runs. They are scaled by the number of weights, because each
+    weight is used once per pixel.
     """
     every = [run for run in runs if run.shape.task == shape.task]
     same_model = [run for run in every if run.shape.model == shape.model]
-    shares = {run.shape.model: 1.0 for run in same_model} or _weight_ratios(shape.model, every, num_weights)
+    shares = {run.shape.model: 1.0 for run in same_model}
+    if not shares and (own := num_weights(shape.model.removeprefix(UPSCALER))):
+        counts = {run.shape.model: num_weights(run.shape.model.removeprefix(UPSCALER)) for run in every}
+        shares = {name: own / count for name, count in counts.items() if count}
     used = [run for run in same_model or every if run.shape.model in shares][:20]
     if not used:
         return None
@@ -100,42 +102,16 @@ def estimate_upscaling(shape: Shape, runs: Sequence[Run], num_weights: Callable[
     return Estimate(seconds=seconds, compile_seconds=0.0, is_warm=True, basis=basis, runs=len(used))
 
 
-def _weight_ratios(model: str, runs: Sequence[Run], num_weights: Callable[[str], int | None]) -> dict[str, float]:
-    """Map the name of each model in `runs` to a ratio: the weights of `model` divided by the weights of the named model.
-
-    Leave out models with an unknown number of weights.
-    """
-    own = num_weights(model.removeprefix(UPSCALER))
-    if not own:
-        return {}
-    others = {run.shape.model: num_weights(run.shape.model.removeprefix(UPSCALER)) for run in runs}
-    return {name: own / count for name, count in others.items() if count}
-
-
 def runs_on(device: str, runs: Sequence[Run]) -> list[Run]:
     """Return the runs on this kind of device and the runs on unknown devices. If `device` is "", return all runs."""
     return [run for run in runs if not device or run.device in ("", device)]
-
-
-def _scale_seconds(run: Run, request: GenerationRequest, shape: Shape, tokens: int) -> float:
-    """Scale this run's seconds, except for compiling and loading, to the request's steps and size."""
-    size = (tokens / max(run.num_tokens, 1)) ** _SCALING
-    branches = (2 if shape.is_guided else 1) / (2 if run.shape.is_guided else 1)
-    step = run.seconds.get("denoise", 0.0) / max(run.steps, 1)
-    rest = run.seconds.get("encode", 0.0) + run.seconds.get("decode", 0.0) * _num_pixels(shape) / max(_num_pixels(run.shape), 1)
-    return step * request.num_steps * size * branches + rest
 
 
 def _num_pixels(shape: Shape) -> int:
     return shape.width * shape.height * shape.num_frames
 
 
-def load_seconds(model: str, runs: Sequence[Run]) -> float | None:
-    """Return the median seconds to load this checkpoint's model, None if no run loaded the model. `runs` are newest first."""
-    return _median_seconds("load", [run for run in runs if run.shape.model == model])
-
-
-def _median_seconds(stage: str, runs: Sequence[Run]) -> float | None:
+def median_seconds(stage: str, runs: Sequence[Run]) -> float | None:
     """Return the median seconds of a stage in the last 20 runs that needed this stage. None without such runs."""
     seconds = [run.seconds[stage] for run in runs if run.seconds.get(stage, 0.0) > _DONE_SECONDS[stage]]
     return median(seconds[:20]) if seconds else None

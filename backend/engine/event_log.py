@@ -20,13 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class EventLog:
-    """The events of one engine's jobs. `changed` is the engine's only lock; every change of the queue must hold it."""
+    """The events of one engine's jobs. `changed` is the engine's only lock; every change of the queue must hold it.
+
+    Each function of `on_event` gets a job's id and each stored event, and must not block.
+    """
 
     def __init__(self, store: Store, on_event: Sequence[Callable[[str, Event], None]] = ()):
-        """Create the log, which calls each function of `on_event` with a job's id and each stored event.
-
-        The functions must not block.
-        """
         self._store, self._on_event = store, on_event
         self.changed = threading.Condition()
         self.is_closed = False
@@ -45,7 +44,6 @@ class EventLog:
         return self._count
 
     def count_change(self) -> None:
-        """Count a change and wake all readers."""
         with self.changed:
             self._count += 1
             self.changed.notify_all()
@@ -57,7 +55,6 @@ class EventLog:
             return None if self.is_closed else self._count
 
     def close(self) -> None:
-        """Close the log. All readers wake up and end."""
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
@@ -74,15 +71,14 @@ class EventLog:
             if sequence:
                 for notify in self._on_event:
                     notify(job_id, event)
+                if event.is_final:
+                    self._store.files.measure_folder(job_id)
 
         self.apply_change(append, is_wanted_later=event.is_final or isinstance(event, Interrupted))
         self.count_change()
 
     def append_events(self, several: Sequence[tuple[str, Event]]) -> None:
-        """Store several events in one transaction. If the store cannot be written now, all these events are lost.
-
-        No event may be final.
-        """
+        """Store several events, none of them final, in one transaction. If the store cannot be written now, all are lost."""
         try:
             if several:
                 self._sequences |= self._store.events.append_several(several)
@@ -93,8 +89,7 @@ class EventLog:
     def apply_change(self, change: Callable[..., object], *values: object, is_wanted_later: bool = True) -> None:
         """Call `change(*values)`, which changes the store.
 
-        If the call fails, or if earlier changes are pending, append the change to the pending changes. With `is_wanted_later`
-        False, drop the change instead.
+        After an error, or while earlier changes are pending, keep the change for later, or drop it if not `is_wanted_later`.
         """
         with self.changed:
             try:
@@ -108,7 +103,6 @@ class EventLog:
                 self._pending_changes.append(functools.partial(change, *values))
 
     def apply_pending_changes(self) -> None:
-        """Retry the failed changes."""
         with self.changed:
             try:
                 while self._pending_changes:
@@ -123,9 +117,9 @@ class EventLog:
         self._next_try = time.monotonic() + _TRY_SECONDS
 
     def follow(self, job_id: str, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """Yield the job's events with a sequence number above `after`, then new events as they are stored.
+        """Yield the job's events with a number above `after`, then new events, until the final event or the engine's end.
 
-        Ends after the final event, or when the engine closes. Raises: JobNotFound immediately, not at the first event.
+        Raises: JobNotFound immediately, not at the first event.
         """
         self._store.jobs.find(job_id)
         return self._follow(job_id, after)

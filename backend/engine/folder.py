@@ -17,7 +17,7 @@ from backend.media.plain_pictures import strip_metadata
 from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import INPUTS, SETTINGS, Setting
+from backend.schemas.settings import INPUTS, SETTINGS
 from backend.schemas.sound import SoundPart
 
 REQUEST = "request.json"
@@ -26,16 +26,14 @@ Inputs = Mapping[str, tuple[Path, ...]]
 
 
 def write_request_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Write the inputs and `request.json` into the folder. See `write_inputs_steps`."""
     request = yield from write_inputs_steps(request, folder)
     write_request_file(request, folder)
     return request
 
 
 def write_inputs_steps(request: GenerationRequest, folder: Path) -> Steps[GenerationRequest]:
-    """Write the inputs into the folder. Yield the sandbox call, which opens the inputs. Without inputs, do nothing.
+    """Write the inputs into the folder. The generator returns the request with the paths of the written files.
 
-    The generator returns the request with the paths of the written files.
     Raises: ImageError, ClipError, SoundError, OSError.
     """
     if not request.inputs():
@@ -47,10 +45,7 @@ def write_inputs_steps(request: GenerationRequest, folder: Path) -> Steps[Genera
 
 
 def move_request_files(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:
-    """Move the files that `write_request_steps` wrote from `folder` to `place`. Return the request with the new paths.
-
-    Raises: OSError.
-    """
+    """Move the files that `write_request_steps` wrote from `folder` to `place`. Return the request with the new paths."""
     for path in sorted(folder.iterdir()):
         if path.name != REQUEST:
             path.replace(place / path.name)
@@ -61,35 +56,30 @@ def move_request_files(request: GenerationRequest, folder: Path, place: Path) ->
 
 
 def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
-    """Open the request's inputs and write them into the folder. Return their paths by input field.
-
-    This function opens uploaded files, so callers must run it in the sandbox. Raises: ImageError, ClipError, SoundError, OSError.
-    """
+    """Open the request's inputs, in the sandbox, and write them into the folder. Return their paths by input field."""
     return _store_inputs(open_inputs(request), folder)
 
 
 def open_inputs(request: GenerationRequest) -> Inputs:
     """Open and check the request's inputs. Return their paths by input field. Raises: ImageError, ClipError, SoundError."""
     given = request.inputs()
-    opened = {one.name: tuple(_check_file(one, path, request) for path in given[one.name]) for one in INPUTS if one.name in given}
+    for one in INPUTS:
+        for path in given.get(one.name, ()):
+            if one.media == "picture" or one.media == "either" and is_single_image(path):
+                load_checked_image(path)
+            elif one.media == "sound" and one.subject == "sound":
+                check_sound_part(path, SoundPart.from_request(request))
+            elif one.media == "sound":
+                read_sound_facts(path)
+            elif one.subject == "story":
+                read_clip_facts(path)
+            else:
+                check_part(path, Part.from_request(request, one.name))
+    opened = {one.name: tuple(map(Path, given[one.name])) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_mask_shape(request.mask, request.video)
     check_shot_clips(request)
     return opened
-
-
-def _check_file(one: Setting, path: str, request: GenerationRequest) -> Path:
-    if one.media == "picture" or one.media == "either" and is_single_image(path):
-        load_checked_image(path)
-        return Path(path)
-    if one.media == "sound":
-        check_sound_part(path, SoundPart.from_request(request)) if one.subject == "sound" else read_sound_facts(path)
-        return Path(path)
-    if one.subject == "story":
-        read_clip_facts(path)
-        return Path(path)
-    check_part(path, Part.from_request(request, one.name))
-    return Path(path)
 
 
 def write_request(request: GenerationRequest, inputs: Inputs, folder: Path) -> GenerationRequest:
@@ -108,27 +98,22 @@ def write_request_file(request: GenerationRequest, folder: Path) -> None:
 def _store_inputs(inputs: Inputs, folder: Path) -> dict[str, list[str]]:
     """Write the inputs into the folder and return their paths by input field.
 
-    Files are named by their field, such as "image" and "references-2". The fields "video" and "sound" get the names "input-video"
-    and "input-sound", because the job's result is named "video".
+    Files are named by their field. "video" and "sound" get the prefix "input-", because the job's result is named "video".
     """
-    paths = {}
+    paths: dict[str, list[str]] = {role: [] for role in inputs}
     for role, given in inputs.items():
-        name = f"input-{role}" if role in ("video", "sound") else role
-        names = [f"{name}-{number}" if SETTINGS[role].is_list else name for number in range(1, len(given) + 1)]
-        paths[role] = [str(_store_file(one, folder / name, role)) for one, name in zip(given, names, strict=True)]
+        media, name = SETTINGS[role].media, f"input-{role}" if role in ("video", "sound") else role
+        for number, one in enumerate(given, 1):
+            stem = folder / (f"{name}-{number}" if SETTINGS[role].is_list else name)
+            if media == "picture" or media == "either" and is_single_image(one):
+                path = _store_picture(one, stem)
+            else:
+                path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
+                if one != path:  # the paths are equal if a revised request keeps a clip that is already in the folder
+                    link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
+            flush_to_disk(path)
+            paths[role].append(str(path))
     return paths
-
-
-def _store_file(one: Path, stem: Path, role: str) -> Path:
-    media = SETTINGS[role].media
-    if media == "picture" or media == "either" and is_single_image(one):
-        path = _store_picture(one, stem)
-    else:
-        path = stem.with_suffix((read_sound_facts if media == "sound" else read_clip_facts)(one).suffix)
-        if one != path:  # the paths are equal if a revised request keeps a clip that is already in the folder
-            link_or_copy(one, path) if role == "shot_videos" else shutil.copyfile(one, path)
-    flush_to_disk(path)
-    return path
 
 
 def _store_picture(source: Path, stem: Path) -> Path:
@@ -152,11 +137,11 @@ def read_request(folder: Path) -> GenerationRequest:
     try:
         data = json.loads((folder / REQUEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise RequestError(
-            f"run={str(folder)!r}",
+        rule, fix = (
             "must be a folder that `app.py encode` or the studio has written",
             "check the path, or start with `app.py encode`",
-        ) from error
+        )
+        raise RequestError(f"run={str(folder)!r}", rule, fix) from error
     request = GenerationRequest.from_stored(data)
     moved = {role: [str(folder / Path(path).name) for path in paths] for role, paths in request.inputs().items()}
     return request.with_inputs(moved) if moved else request

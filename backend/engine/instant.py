@@ -1,9 +1,7 @@
 """Instant drafts: small clips that a page requests while the visitor types.
 
 A draft is not a job. It has no place in the queue, no events in the store and no files except copies of its inputs, which are
-deleted when the draft ends. Each owner has at most one draft: a newer draft replaces an older one.
-
-Drafts run while no video waits. If the workers share one machine's processors, drafts also wait while a video runs.
+deleted when the draft ends. Drafts run while no video waits or, if the workers share one machine's processors, runs.
 """
 
 import shutil
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import Condition
-from typing import Literal
+from typing import Any, Literal
 
 from backend.errors import Busy, RequestError
 from backend.schemas.events import DraftFinished, Event, Failed, Interrupted
@@ -56,9 +54,8 @@ _OFF: dict[str, object] = {
 def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Preset:
     """Return the request's preset or one of `others`: the preset whose draft needs the fewest evaluations of the transformer.
 
-    Presets whose LoRAs differ from the LoRAs of the request's preset are left out, because merging LoRAs takes as long as loading
-    a model. The method of sparse attention does not count: `check-tpu` predicts that it hardly changes the steps of a draft
-    (docs/performance.md).
+    Presets with other LoRAs are left out, because merging LoRAs takes as long as loading a model. The method of sparse attention
+    does not count, because it hardly changes the steps of a draft (docs/performance.md).
     """
     own = request.resolved_preset
     needed = {"t2v": set(), "i2v": {"image"}}[request.task] | ({"last_image"} if request.last_image else set())
@@ -67,21 +64,23 @@ def choose_preset(request: GenerationRequest, others: Sequence[Preset]) -> Prese
         for preset in others
         if request.task in preset.tasks and preset.loras == own.loras and needed <= preset.inputs.keys() and not preset.live
     ]
-    return min([own, *fitting], key=lambda preset: _draft_steps(preset, preset.steps) * _evaluations(preset))
+    return min([own, *fitting], key=lambda preset: _draft_steps(preset, preset.steps) * (2 if max(preset.guidance) > 1 else 1))
 
 
 def draft_request(request: GenerationRequest, preset: Preset) -> GenerationRequest:
     """Return the request of an instant draft, with the prompt, image and seed of `request`.
 
-    The draft has the smallest size that `preset` allows for the request's aspect ratio, at most `MOST_FRAMES` frames, and few
-    steps. It keeps the request's `quantize`, so that the model in memory can be used.
-
+    It keeps the request's `quantize`, so that the model in memory can be used.
     Raises: RequestError for storyboards, live videos, and requests with inputs other than `DRAFT_INPUTS`.
     """
     if request.shots or request.is_open or request.inputs().keys() - DRAFT_INPUTS:
         raise RequestError("this video", "has no instant draft: only text and image to video have", "press Generate")
-    width, height = _draft_size(preset, request.width, request.height)
-    given = {"width": width, "height": height, "num_frames": _draft_frames(preset, request.num_frames)}
+    scale = min(1.0, max(preset.min_width, preset.min_height) / min(request.width, request.height))
+    given: dict[str, Any] = {"num_frames": nearest_lengths(min(request.num_frames, MOST_FRAMES), preset)[0]}
+    limits = {"width": (preset.min_width, preset.max_width), "height": (preset.min_height, preset.max_height)}
+    for name, limit in limits.items():
+        side = getattr(request, name) * scale
+        given[name] = min(nearest_values(round(side), preset.size_multiple, *limit), key=lambda one: abs(one - side))
     if preset.name == request.preset:
         return request.with_changes(**given, **_OFF, steps=_draft_steps(preset, request.steps))
     names = ("prompt", "negative_prompt", "image", "last_image", "image_focus", "loras", "seed", "quantize")
@@ -89,38 +88,16 @@ def draft_request(request: GenerationRequest, preset: Preset) -> GenerationReque
     return GenerationRequest.from_preset(preset, **own, **given, **_OFF, steps=_draft_steps(preset, preset.steps))
 
 
-def _evaluations(preset: Preset) -> int:
-    """Return the number of evaluations of the transformer in one step of this preset."""
-    return 2 if max(preset.guidance) > 1 else 1
-
-
 def _draft_steps(preset: Preset, steps: int) -> int:
-    return min(steps, MOST_EVALUATIONS // _evaluations(preset))
-
-
-def _draft_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
-    """Return the width and height in pixels, with the given aspect ratio. The shorter side is as short as the preset allows."""
-    smallest = max(preset.min_width, preset.min_height)
-    scale = min(1.0, smallest / min(width, height))
-    multiple, limits = preset.size_multiple, ((preset.min_width, preset.max_width), (preset.min_height, preset.max_height))
-    sides = [
-        min(nearest_values(round(side * scale), multiple, *limit), key=lambda one: abs(one - side * scale))
-        for side, limit in zip((width, height), limits, strict=True)
-    ]
-    return sides[0], sides[1]
-
-
-def _draft_frames(preset: Preset, num_frames: int) -> int:
-    most = min(num_frames, MOST_FRAMES)
-    return nearest_lengths(most, preset)[0]
+    return min(steps, MOST_EVALUATIONS // (2 if max(preset.guidance) > 1 else 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstantDraft:
     """A draft in progress. `folder` exists only if the request has inputs.
 
-    The owner's page should request the draft again if `result` receives None. After "replaced" it must not: two pages of one
-    owner would stop each other's drafts again and again.
+    The page should request the draft again if `result` receives None. After "replaced" it must not: two pages of one owner
+    would stop each other's drafts again and again.
     """
 
     owner: str
@@ -141,18 +118,13 @@ class InstantDrafts:
         self._drafts: dict[str, InstantDraft] = {}  # the newest draft of each owner
         self._waiting: list[tuple[InstantDraft, GenerationRequest, Shape]] = []
         self._running: dict[str, tuple[InstantDraft, Supervisor]] = {}  # by the draft's id, also drafts that are being stopped
-        self._is_paused = self._is_closed = False
+        self.are_paused = False  # True while drafts would delay or slow down a video
+        self._is_closed = False
         self._deaths: list[float] = []  # monotonic times at which drafts crashed their workers
 
     @property
     def are_pending(self) -> bool:
-        """True if a draft waits or runs."""
         return bool(self._waiting or self._running)
-
-    @property
-    def are_paused(self) -> bool:
-        """True while drafts would delay or slow down a video."""
-        return self._is_paused
 
     def reserve(self, owner: str, address: str, folder: Path) -> InstantDraft:
         """Return the owner's new draft, with its own folder in `folder`. The owner's earlier draft stops within one step.
@@ -162,7 +134,7 @@ class InstantDrafts:
         with self._changed:
             if old := self._drafts.get(owner):
                 self._stop(old, "replaced")
-            if self._is_paused or self._is_closed:
+            if self.are_paused or self._is_closed:
                 raise Busy("a video is being generated, so", "instant drafts wait", "they continue afterwards")
             self._deaths = [moment for moment in self._deaths if time.monotonic() - moment < QUIET_SECONDS]
             if len(self._deaths) >= MOST_DEATHS:
@@ -174,18 +146,19 @@ class InstantDrafts:
             return draft
 
     def start(self, draft: InstantDraft, request: GenerationRequest, shape: Shape) -> None:
-        """Start the reserved draft on the next idle worker that has compiled its programs. Do nothing if the draft was stopped.
+        """Start the reserved draft on the next idle worker that has compiled its programs. Do nothing if it was stopped.
 
         Raises: Busy if the idle workers have another model and load models only for jobs, as a worker on several hosts does.
         """
         with self._changed:
             if draft.result.done():
-                _remove_folder(draft)
+                shutil.rmtree(draft.folder, ignore_errors=True)
                 return
             self._waiting.append((draft, request, shape))
             self._dispatch()
-            if not self._is_paused and draft.id not in self._running:
-                if self._pool.lacks_model(shape):
+            if not self.are_paused and draft.id not in self._running:
+                ready = [worker.view().facts for worker in self._pool.ready_workers()]
+                if ready and all(not facts.can_prepare and facts.model != shape.model for facts in ready):
                     raise Busy("instant drafts with this model", "wait until a video has loaded it", "press Generate")
                 self._pool.prepare_for(request, shape)
 
@@ -194,10 +167,9 @@ class InstantDrafts:
         with self._changed:
             self._stop(draft)
             if draft.id not in self._running:
-                _remove_folder(draft)
+                shutil.rmtree(draft.folder, ignore_errors=True)
 
     def stop_owner(self, owner: str) -> None:
-        """Stop the owner's draft, if any."""
         with self._changed:
             if draft := self._drafts.get(owner):
                 self._stop(draft)
@@ -205,19 +177,17 @@ class InstantDrafts:
     def prepare(self, request: GenerationRequest, shape: Shape) -> None:
         """Let an idle worker compile the programs of a draft of this shape, unless drafts are paused."""
         with self._changed:
-            if not self._is_paused and not self.are_pending:
+            if not self.are_paused and not self.are_pending:
                 self._pool.prepare_for(request, shape)
 
     def set_paused(self, is_paused: bool) -> None:
-        """Set whether drafts may run. A pause stops all drafts. Must be called with the lock."""
-        self._is_paused = is_paused
+        """Stop all drafts, or start waiting drafts, oldest first. Must be called with the lock."""
+        self.are_paused = is_paused
         if is_paused:
             for draft in [*self._drafts.values()]:
                 self._stop(draft)
-
-    def start_next(self) -> None:
-        """Give waiting drafts to workers that can start them at once, oldest first. Must be called with the lock."""
-        for entry in [] if self._is_paused else self._waiting.copy():
+            return
+        for entry in self._waiting.copy():
             draft, request, shape = entry
             if worker := self._pool.assign_draft(draft.id, request, draft.folder, shape):
                 self._waiting.remove(entry)
@@ -232,18 +202,17 @@ class InstantDrafts:
             if isinstance(event, Interrupted) and event.by == "worker":
                 self._deaths.append(time.monotonic())
             self._end(draft, event if isinstance(event, DraftFinished | Failed) else None)
-            _remove_folder(draft)
+            shutil.rmtree(draft.folder, ignore_errors=True)
         return True
 
     def close(self) -> None:
-        """Stop all drafts, accept no more drafts, and delete their folders."""
         with self._changed:
             self._is_closed = True
             running = [draft for draft, _ in self._running.values()]
             for draft in [*self._drafts.values()]:
                 self._stop(draft)
             for draft in running:
-                _remove_folder(draft)
+                shutil.rmtree(draft.folder, ignore_errors=True)
 
     def _stop(self, draft: InstantDraft, result: Literal["replaced"] | None = None) -> None:
         """End the draft without an event. Its worker stops within one step."""
@@ -251,7 +220,7 @@ class InstantDrafts:
         # The folder of a draft that neither waits nor runs is kept, because its inputs are still being written.
         for entry in [entry for entry in self._waiting if entry[0] is draft]:
             self._waiting.remove(entry)
-            _remove_folder(draft)
+            shutil.rmtree(draft.folder, ignore_errors=True)
         if draft.id in self._running:
             self._running[draft.id][1].cancel(draft.id)
 
@@ -260,7 +229,3 @@ class InstantDrafts:
             del self._drafts[draft.owner]
         if not draft.result.done():
             draft.result.set_result(result)
-
-
-def _remove_folder(draft: InstantDraft) -> None:
-    shutil.rmtree(draft.folder, ignore_errors=True)

@@ -1,13 +1,16 @@
 """Values that describe jobs and selections of jobs. `backend.engine.store` stores the jobs."""
 
+import hashlib
+import json
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from backend.engine.summary import RequestSummary
+from backend.errors import RequestError
+from backend.schemas.prompts import MAX_CHARACTERS
 from backend.schemas.request import GenerationRequest
 
 LENGTHS = {"short": (0.0, 3.0), "medium": (3.0, 10.0), "long": (10.0, 1e9)}
@@ -17,13 +20,66 @@ SIZES = {"small": (0, 479), "480p": (479, 719), "720p": (719, 10**9)}
 JobState = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 
+_COPIED = ("seed", "width", "height", "num_frames", "fps", "num_steps", "is_open", "is_from_pictures")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestSummary:
+    """The values of a request that lists show. `final_width` and `final_height` are pixels of the video file."""
+
+    preset: str
+    prompt: str
+    seed: int
+    width: int
+    height: int
+    final_width: int
+    final_height: int
+    num_frames: int
+    total_frames: int
+    fps: int
+    num_steps: int
+    is_open: bool
+    is_from_pictures: bool
+    is_upscaling: bool
+    has_shots: bool
+    has_figures: bool
+    digest: str
+
+    @classmethod
+    def from_request(cls, request: GenerationRequest) -> Self:
+        text = json.dumps(request.to_json(), sort_keys=True)
+        final_width, final_height = request.final_size
+        try:
+            total_frames = request.total_frames
+        except RequestError:  # the preset no longer exists, so the frames of the shots are not known
+            total_frames = request.num_frames
+        return cls(
+            **{name: getattr(request, name) for name in _COPIED},
+            preset=request.preset[:MAX_CHARACTERS],
+            prompt=request.prompt[:MAX_CHARACTERS],
+            final_width=final_width,
+            final_height=final_height,
+            total_frames=total_frames,
+            is_upscaling=bool(request.finished_video),
+            has_shots=bool(request.shots),
+            has_figures=bool(request.figures),
+            digest=hashlib.sha256(text.encode()).hexdigest()[:32],
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON that `to_json` wrote. Ignore fields of newer versions."""
+        return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ListedJob:
-    """A job as lists show it, without its whole request.
+    """A job as lists show it, without its whole request. Times are seconds since the epoch, None until they are known.
 
-    Times are seconds since the epoch, None until they are known. `is_operator_notified` is True if the operator is notified when
-    the job ends. `project` is the project's id, "" without a project. `made_seconds` is the time to generate the video, None if
-    not known.
+    `project` is the project's id, "" without a project. `made_seconds` is the time to generate the video.
     """
 
     id: str
@@ -52,14 +108,11 @@ class ListedJob:
 
     @property
     def has_ended(self) -> bool:
-        """True if the job's final event is stored."""
         return self.state not in ("queued", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(ListedJob):
-    """A job with its whole request."""
-
     request: GenerationRequest
 
     @classmethod
@@ -88,9 +141,7 @@ class Selection:
     """A selection of videos. Empty fields do not restrict the selection.
 
     All `words` must occur in the prompts; words with "#" are tags. `project` is a project's id, or "" for videos without a
-    project. None selects all videos, except that videos of archived projects are selected only in the bin. `length` is a key of
-    `LENGTHS`, `size` is a key of `SIZES`, and `order` is a key of `library.ORDERS`. `has_characters` selects storyboards with
-    characters.
+    project. None selects all videos, except that videos of archived projects are selected only in the bin.
     """
 
     owner: str | None = None

@@ -1,4 +1,4 @@
-"""Store jobs with their requests, states and positions in the queue in SQLite, and read their rows. Needs no worker."""
+"""Store jobs, their events and the sizes of their folders in SQLite. Needs no worker, and deletes no files."""
 
 import json
 import sqlite3
@@ -8,14 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from backend.engine.job import Job, ListedJob
+from backend.engine.job import EndedJob, Job, ListedJob, RequestSummary
 from backend.engine.sizes import folder_size
-from backend.engine.stored_paths import make_relative
-from backend.engine.stored_requests import read_request
-from backend.engine.summary import RequestSummary
+from backend.engine.stored_requests import make_absolute, make_relative, read_request
 from backend.engine.tables import TableGroup
 from backend.errors import JobNotFound, RequestError
-from backend.schemas.events import Event
+from backend.schemas.events import Event, Interrupted, VideoResult, from_json
 from backend.schemas.request import GenerationRequest
 
 # Lists do not read the column `request`, which may be long.
@@ -23,6 +21,13 @@ LISTED_COLUMNS = (
     "id, owner, summary, state, created, started, ended, folder, place, starred, deleted, held, stopped, told, project, tags,"
     " has_video, made_seconds"
 )
+_CLEAN = """
+DELETE FROM events WHERE job_id = :job AND (SELECT ended FROM jobs WHERE id = :job) IS NOT NULL AND sequence NOT IN (
+    SELECT MIN(sequence) FROM events WHERE job_id = :job UNION SELECT MAX(sequence) FROM events WHERE job_id = :job
+    UNION SELECT sequence FROM events WHERE job_id = :job AND json_extract(event, '$.kind') = 'interrupted'
+    UNION SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = :job AND json_extract(event, '$.preview') IS NOT NULL
+        AND (SELECT has_video FROM jobs WHERE id = :job) = 0)
+"""
 
 
 class Jobs(TableGroup):
@@ -39,28 +44,24 @@ class Jobs(TableGroup):
                     database.execute(sql, (str(runs), row["before"]))
 
     def add(self, job: Job, engine: str) -> None:
-        """Store a new job and the engine that owns it."""
-        row = (
-            job.id,
-            job.owner,
-            engine,
-            json.dumps(make_relative(job.request.to_json(), str(job.folder))),
-            job.state,
-            job.created,
-            str(job.folder),
-            job.place or job.created,
-            job.project,
-            json.dumps(job.tags, ensure_ascii=False),
-            folder_size(job.folder).total,
-            json.dumps(job.summary.to_json()),
-        )
+        row = {
+            "id": job.id,
+            "owner": job.owner,
+            "engine": engine,
+            "request": json.dumps(make_relative(job.request.to_json(), str(job.folder))),
+            "state": job.state,
+            "created": job.created,
+            "folder": str(job.folder),
+            "place": job.place or job.created,
+            "project": job.project,
+            "tags": json.dumps(job.tags, ensure_ascii=False),
+            "bytes": folder_size(job.folder).total,
+            "summary": json.dumps(job.summary.to_json()),
+            "has_video": 0,
+        }
         with self._tables.transaction(is_durable=True) as database:
-            database.execute(
-                "INSERT INTO jobs"
-                " (id, owner, engine, request, state, created, folder, place, project, tags, bytes, summary, has_video)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                row,
-            )
+            sql = f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+            database.execute(sql, tuple(row.values()))
 
     def find(self, job_id: str) -> Job:
         """Return the job with its whole request. Raises: JobNotFound, RequestError if this version refuses the request."""
@@ -83,44 +84,31 @@ class Jobs(TableGroup):
         sql = f"SELECT * FROM jobs WHERE {where} ORDER BY ended DESC LIMIT ?"
         return [job.request for job in _read_jobs(self._tables.rows(sql, (most,)))]
 
-    def replace_waiting_request(self, job_id: str, request: GenerationRequest) -> bool:
-        """Replace the request of a waiting job. Return False if the job no longer waits."""
-        with self._tables.transaction(is_durable=True) as database:
-            sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND state = 'queued'"
-            values = stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
-            return database.execute(sql, values).rowcount == 1
-
-    def replace_open_request(self, job_id: str, request: GenerationRequest) -> None:
-        """Replace the request of a live video with a request that generates the same video again. Do nothing to other jobs."""
-        with self._tables.transaction() as database:
-            sql = "UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND json_extract(request, '$.is_open')"
-            values = stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
+    def replace_request(self, job_id: str, request: GenerationRequest, is_live: bool = False) -> None:
+        """Replace the request of a waiting job or, with `is_live`, of a live video. Do nothing to other jobs."""
+        condition = "json_extract(request, '$.is_open')" if is_live else "state = 'queued'"
+        with self._tables.transaction(is_durable=not is_live) as database:
+            sql = f"UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND {condition}"
+            values = _stored_json(database, job_id, request), json.dumps(RequestSummary.from_request(request).to_json()), job_id
             database.execute(sql, values)
 
     def mark_running(self, job_id: str) -> bool:
-        """Mark a waiting job as running. Return False if it no longer waits."""
         sql = "UPDATE jobs SET state = 'running', started = COALESCE(started, ?), held = 0 WHERE id = ? AND state = 'queued'"
         return self._tables.execute(sql, (time.time(), job_id)) == 1
 
-    def request_stop(self, job_id: str) -> None:
-        """Store that a running job must end. If its worker dies first, the job is then cancelled instead of requeued."""
-        self._tables.execute("UPDATE jobs SET stopped = 1 WHERE id = ? AND state = 'running'", (job_id,))
-
     def requeue(self, job_id: str, is_held: bool) -> None:
-        """Queue a running job again. With `is_held`, the job waits until `clear_hold` is called."""
+        """Queue a running job again. With `is_held`, the job waits until its column `held` is 0."""
         sql = "UPDATE jobs SET state = 'queued', held = ? WHERE id = ? AND state = 'running'"
         self._tables.execute(sql, (int(is_held), job_id))
 
-    def clear_hold(self, job_id: str) -> None:
-        """Release a held job."""
-        self._tables.execute("UPDATE jobs SET held = 0 WHERE id = ?", (job_id,))
+    def set_column(self, job_id: str, column: str, value: str | float | None) -> None:
+        """Change one column of a job. `column` is trusted SQL."""
+        self._tables.execute(f"UPDATE jobs SET {column} = ? WHERE id = ?", (value, job_id))
 
-    def set_place(self, job_id: str, place: float) -> None:
-        """Change a job's place in the queue."""
-        self._tables.execute("UPDATE jobs SET place = ? WHERE id = ?", (place, job_id))
+    def request_notification(self, job_id: str) -> None:
+        self.set_column(job_id, "told", 1)
 
     def engines_with_open_jobs(self) -> list[str]:
-        """Return the engines that own waiting or running jobs."""
         sql = "SELECT DISTINCT engine FROM jobs WHERE state IN ('queued', 'running') ORDER BY engine"
         return [row["engine"] for row in self._tables.rows(sql)]
 
@@ -129,48 +117,140 @@ class Jobs(TableGroup):
         sql = "SELECT id FROM jobs WHERE engine = ? AND state IN ('queued', 'running') ORDER BY COALESCE(place, created), number"
         return [row["id"] for row in self._tables.rows(sql, (engine,))]
 
-    def owning_engine(self, job_id: str) -> str | None:
-        """Return the engine that owns the job, None if the job does not exist."""
-        return next((row["engine"] for row in self._tables.rows("SELECT engine FROM jobs WHERE id = ?", (job_id,))), None)
-
-    def assign_engine(self, job_id: str, engine: str) -> None:
-        """Make another engine the owner of a job."""
-        self._tables.execute("UPDATE jobs SET engine = ? WHERE id = ?", (engine, job_id))
-
-    def request_notification(self, job_id: str) -> None:
-        """Store that the operator must be notified when the job ends."""
-        self._tables.execute("UPDATE jobs SET told = 1 WHERE id = ?", (job_id,))
-
     def forget(self, job_id: str) -> None:
-        """Delete a job and its events permanently."""
         with self._tables.transaction() as database:
             database.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
             database.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 
 
-def stored_json(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
-    """Return the JSON of a job's request or event as the table stores it."""
+class JobEvents(TableGroup):
+    """The numbered events of all jobs. Each method is one transaction. A final event also ends its job."""
+
+    def append(self, job_id: str, event: Event) -> int | None:
+        """Store an event and return its number, from 1. If the job has already ended, store nothing and return None."""
+        with self._tables.transaction(is_durable=event.is_final) as database:
+            return self._insert_event(database, job_id, event)
+
+    def append_several(self, changes: Iterable[tuple[str, Event]]) -> dict[str, int]:
+        """Store one event per job, for example new places in the queue. Return the sequence numbers by job id."""
+        with self._tables.transaction() as database:
+            numbers = {job_id: self._insert_event(database, job_id, event) for job_id, event in changes}
+        return {job_id: number for job_id, number in numbers.items() if number is not None}
+
+    def _insert_event(self, database: sqlite3.Connection, job_id: str, event: Event) -> int | None:
+        accepted = "WHERE id = ? AND state IN ('queued', 'running')"
+        if event.is_final:
+            result = getattr(event, "result", None)
+            made = (result.num_frames / result.fps, int(result.has_sound), result.seconds.get("total")) if result else (None,) * 3
+            sql = f"UPDATE jobs SET state = ?, ended = ?, has_video = ?, seconds = ?, has_sound = ?, made_seconds = ? {accepted}"
+            if not database.execute(sql, (event.kind, time.time(), int(result is not None), *made, job_id)).rowcount:
+                return None
+        elif database.execute(f"SELECT 1 FROM jobs {accepted}", (job_id,)).fetchone() is None:
+            return None
+        last = database.execute("SELECT COALESCE(MAX(sequence), 0) FROM events WHERE job_id = ?", (job_id,))
+        sequence = last.fetchone()[0] + 1
+        row = (job_id, sequence, time.time(), _stored_json(database, job_id, event))
+        database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
+        return sequence
+
+    def list_events(self, job_id: str, after: int = 0, *, condition: str = "TRUE") -> list[tuple[int, Event]]:
+        """Return the events with a sequence number above `after` for which the SQL `condition` is true, in order."""
+        return self._read_events(job_id, f"sequence > {after:d} AND {condition} ORDER BY sequence")
+
+    def last(self, job_id: str, *, condition: str = "TRUE") -> Event | None:
+        """Return the job's newest event for which the SQL `condition` is true, or None."""
+        events = self._read_events(job_id, f"{condition} ORDER BY sequence DESC LIMIT 1")
+        return events[0][1] if events else None
+
+    def last_progress(self, job_id: str) -> Event | None:
+        """Return the newest event without a `VideoResult`, which contains the whole request and would slow down lists."""
+        return self.last(job_id, condition="json_extract(event, '$.result') IS NULL")
+
+    def interruptions(self, job_id: str) -> list[Interrupted]:
+        events = self.list_events(job_id, condition="json_extract(event, '$.kind') = 'interrupted'")
+        return [event for _, event in events if isinstance(event, Interrupted)]
+
+    def _read_events(self, job_id: str, where: str) -> list[tuple[int, Event]]:
+        sql = f"SELECT sequence, event, folder FROM events JOIN jobs ON jobs.id = job_id WHERE job_id = ? AND {where}"
+        return [
+            (row["sequence"], from_json(make_absolute(json.loads(row["event"]), row["folder"], job_id)))
+            for row in self._tables.rows(sql, (job_id,))
+        ]
+
+    def last_preview(self, job_id: str) -> str | None:
+        """Return the newest preview in the job's events, as a path in the job's folder. None if it has no preview."""
+        sql = (
+            "SELECT json_extract(event, '$.preview') AS preview FROM events"
+            " WHERE job_id = ? AND preview IS NOT NULL ORDER BY sequence DESC LIMIT 1"
+        )
+        return next((row["preview"] for row in self._tables.rows(sql, (job_id,))), None)
+
+    def result(self, job_id: str) -> VideoResult | None:
+        return getattr(self.last(job_id), "result", None)
+
+
+class JobFiles(TableGroup):
+    """The folders of jobs and their sizes, for `backend.engine.cleaning`. Each method is one transaction."""
+
+    def ended_jobs(self) -> list[EndedJob]:
+        sql = "SELECT id, folder, ended, deleted, has_video, starred, cleaned FROM jobs WHERE ended IS NOT NULL ORDER BY number"
+        return [
+            EndedJob(
+                id=row["id"],
+                folder=Path(row["folder"]),
+                ended=row["ended"],
+                deleted=row["deleted"],
+                has_video=bool(row["has_video"]),
+                is_starred=bool(row["starred"]),
+                is_cleaned=bool(row["cleaned"]),
+            )
+            for row in self._tables.rows(sql)
+        ]
+
+    def job_ids(self, *, is_deleted: bool = True) -> set[str]:
+        """Return the ids of all jobs. If `is_deleted` is False, leave out jobs in the bin."""
+        where = "" if is_deleted else " WHERE deleted IS NULL"
+        return {row["id"] for row in self._tables.rows(f"SELECT id FROM jobs{where}")}
+
+    def mark_cleaned(self, job_id: str) -> None:
+        """Delete most events: not the first, the last, the interruptions and, without a video, the last with a preview."""
+        with self._tables.transaction() as database:
+            database.execute(_CLEAN, {"job": job_id})
+            database.execute("UPDATE jobs SET cleaned = 1 WHERE id = ?", (job_id,))
+
+    def measure_folder(self, job_id: str | None = None) -> None:
+        """Store the size of the job's folder, or of the folders of all ended jobs that an older version has not measured."""
+        where, values = ("bytes IS NULL AND ended IS NOT NULL", ()) if job_id is None else ("id = ?", (job_id,))
+        for row in self._tables.rows(f"SELECT id, folder FROM jobs WHERE {where}", values):
+            self._tables.execute("UPDATE jobs SET bytes = ? WHERE id = ?", (folder_size(Path(row["folder"])).total, row["id"]))
+
+    def stored_bytes(self, owner: str | None, *, is_deleted: bool = False) -> int:
+        """Return the last measured bytes of all jobs, or of one owner's jobs. With `is_deleted`, count only jobs in the bin."""
+        where = " AND deleted IS NOT NULL" if is_deleted else ""
+        sql = f"SELECT COALESCE(SUM(bytes), 0) FROM jobs WHERE (? IS NULL OR owner = ?){where}"
+        return self._tables.rows(sql, (owner, owner))[0][0]
+
+    def oldest_deleted(self, owner: str | None) -> str | None:
+        """Return the id of the job of the owner (None: of any owner) that is longest in the bin. None if no such job exists."""
+        where = "deleted IS NOT NULL AND (? IS NULL OR owner = ?)"
+        rows = self._tables.rows(f"SELECT id FROM jobs WHERE {where} ORDER BY deleted LIMIT 1", (owner, owner))
+        return rows[0]["id"] if rows else None
+
+
+def _stored_json(database: sqlite3.Connection, job_id: str, value: GenerationRequest | Event) -> str:
     rows = database.execute("SELECT folder FROM jobs WHERE id = ?", (job_id,)).fetchall()
     return json.dumps(make_relative(value.to_json(), rows[0]["folder"]) if rows else value.to_json())
 
 
 def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
-    """Return the fields of a `ListedJob` except its summary."""
     return {
-        "id": row["id"],
-        "owner": row["owner"],
-        "state": row["state"],
-        "created": row["created"],
-        "started": row["started"],
-        "ended": row["ended"],
+        **{name: row[name] for name in ("id", "owner", "state", "created", "started", "ended", "deleted", "project")},
         "folder": Path(row["folder"]),
         "place": row["place"] if row["place"] is not None else row["created"],
         "is_starred": bool(row["starred"]),
-        "deleted": row["deleted"],
         "is_held": bool(row["held"]),
         "is_stopped": bool(row["stopped"]),
         "is_operator_notified": bool(row["told"]),
-        "project": row["project"],
         "tags": tuple(json.loads(row["tags"])),
         "has_video": bool(row["has_video"]),
         "made_seconds": row["made_seconds"],
@@ -179,8 +259,10 @@ def _listed_fields(row: sqlite3.Row) -> dict[str, Any]:
 
 def _read_job(row: sqlite3.Row) -> Job:
     request = read_request(row["request"], row["folder"], row["id"])
-    # An older server has just added a job without a summary.
-    summary = RequestSummary.from_request(request) if row["summary"] is None else _read_summary(row)
+    if row["summary"] is None:  # an older server has just added the job
+        summary = RequestSummary.from_request(request)
+    else:
+        summary = RequestSummary.from_json(json.loads(row["summary"]))
     return Job(**_listed_fields(row), summary=summary, request=request)
 
 
@@ -194,12 +276,9 @@ def _read_jobs(rows: Iterable[sqlite3.Row]) -> list[Job]:
 
 
 def read_listed_jobs(rows: Iterable[sqlite3.Row]) -> list[ListedJob]:
-    """Read the jobs from rows that `Tables.listed_rows` returned. Leave out rows without a summary.
-
-    `listed_rows` adds missing summaries, except for jobs whose request this version of the studio refuses.
-    """
-    return [ListedJob(**_listed_fields(row), summary=_read_summary(row)) for row in rows if row["summary"] is not None]
-
-
-def _read_summary(row: sqlite3.Row) -> RequestSummary:
-    return RequestSummary.from_json(json.loads(row["summary"]))
+    """Read the jobs from rows of `Tables.listed_rows`. Leave out rows without a summary, whose request this version refuses."""
+    return [
+        ListedJob(**_listed_fields(row), summary=RequestSummary.from_json(json.loads(row["summary"])))
+        for row in rows
+        if row["summary"] is not None
+    ]

@@ -1,11 +1,7 @@
 """Keys for programs. Each key is a separate owner of jobs with a separate limit, until the key is revoked.
 
-A key is 256 random bits. It is shown once, when it is created. Only its SHA-256 is stored, so the file does not reveal the keys.
-A fast hash without a salt is enough for the keys, and can be computed for each request. Passwords would need a slow hash with a
-salt: an attacker can try all likely passwords, but not 2^256 random keys.
-
-The file is opened for each query, so a running server sees the changes of a command immediately. Only the operator's account can
-read the file.
+A key is 256 random bits, and is shown once. Only its SHA-256 is stored. A fast hash without a salt is enough for random keys,
+and can be computed for each request. The file is opened for each query, so a running server sees the changes of a command.
 """
 
 import base64
@@ -47,11 +43,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A program's key without its secret.
+    """A program's key without its secret. Times are seconds since the epoch. Before the first use, `used` has the value None.
 
-    `owner` is the program's name in the job store. `most_waiting` limits the program's queued videos. `notify` are the
-    addresses that are notified when the program's videos end. Times are seconds since the epoch. Before the first use, `used` has
-    the value None. `webhook_secret` signs the reports to the program's webhooks (see `backend.engine.webhooks`).
+    `owner` is the program's name in the job store. `most_waiting` limits its queued videos. The addresses `notify` are notified
+    when its videos end. `webhook_secret` signs the reports to its webhooks.
     """
 
     name: str
@@ -64,10 +59,9 @@ class Key:
 
 
 class Keys:
-    """The keys of one data folder. Safe from several threads and processes."""
+    """The keys of one data folder. The file of keys is created with the first key. Safe from several threads and processes."""
 
     def __init__(self, data_dir: Path):
-        """Use the keys of this data folder. The file of keys is created with the first key."""
         self._path = data_dir.absolute() / FILE
 
     def create(self, name: str, most_waiting: int = USUAL_LIMIT, notify: Sequence[str] = ()) -> tuple[Key, str]:
@@ -77,8 +71,14 @@ class Keys:
             rule = f"must be between 1 and {MOST_LIMIT}"
             raise RequestError(f"limit={most_waiting}", rule, f"omit the limit for the default of {USUAL_LIMIT}")
         secret = PREFIX + secrets.token_urlsafe(32)
-        row = (name, _hash_secret(secret), most_waiting, time.time(), None, json.dumps(list(notify)))
-        self._make_file()
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        row = (name, digest, most_waiting, time.time(), None, json.dumps(list(notify)))
+        try:  # the file is for the operator's account only; SQLite then creates its journals with the same permissions
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
+            self._path.chmod(0o600)  # a copied file may have other permissions
+        except OSError as error:
+            raise self._trouble(error) from error
         try:
             with self._opened() as database:
                 database.execute(f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row)
@@ -91,13 +91,7 @@ class Keys:
         return sorted((_read_key(row) for row in self._rows()), key=lambda key: key.created)
 
     def revoke(self, name: str) -> None:
-        """Revoke a key.
-
-        The videos that were requested with the key are kept, and the operator can still see them. A new key with the same name
-        is a different owner and has none of these videos.
-
-        Raises: RequestError if no such key exists, DataFolderError.
-        """
+        """Revoke a key, but keep its videos. A new key with this name is another owner. Raises: RequestError, DataFolderError."""
         name, names = validate_name(name), [key.name for key in self.list_keys()]
         if not names:
             raise RequestError(f"name={name!r}", "is not a key: no keys exist", "create a key: `python app.py keys create NAME`")
@@ -111,7 +105,7 @@ class Keys:
         """Return the key with this secret, None for an unknown or revoked key. Raises: DataFolderError."""
         if not is_program_key(secret):
             return None
-        digest = _hash_secret(secret)
+        digest = hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
         rows = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
         if not rows:
             return None
@@ -134,21 +128,9 @@ class Keys:
         with self._opened() as database:
             return database.execute(f"SELECT {_COLUMNS} FROM keys").fetchall()
 
-    def _make_file(self) -> None:
-        """Create the file for the operator's account only. SQLite then creates its journals with the same permissions."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
-            self._path.chmod(0o600)  # a copied file may have other permissions
-        except OSError as error:
-            raise self._trouble(error) from error
-
     @contextmanager
     def _opened(self) -> Generator[sqlite3.Connection]:
-        """Open the file, migrate it, and close it after the block.
-
-        Convert SQLite's errors to DataFolderError, except IntegrityError, which means that a name is already used.
-        """
+        """Open the file, migrate it, and close it after the block. Convert SQLite's errors, except IntegrityError."""
         try:
             address = f"{self._path.as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_SECONDS, isolation_level=None)) as database:
@@ -170,12 +152,7 @@ def is_program_key(secret: str) -> bool:
 
 
 def has_key(owner: str) -> bool:
-    """Return whether this owner of jobs is a program. The program's key may be revoked."""
     return owner.startswith(_OWNER)
-
-
-def _hash_secret(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 def _read_key(row: tuple) -> Key:

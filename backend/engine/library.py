@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from backend.engine.job import LENGTHS, SIZES, ListedJob, Selection
-from backend.engine.job_events import JobEvents
-from backend.engine.jobs import LISTED_COLUMNS, Jobs, read_listed_jobs
-from backend.engine.stored_paths import make_absolute
+from backend.engine.jobs import LISTED_COLUMNS, JobEvents, Jobs, read_listed_jobs
+from backend.engine.stored_requests import make_absolute
 from backend.engine.tables import Tables
 from backend.errors import StudioError
 from backend.schemas.events import Failed
@@ -42,15 +41,14 @@ class Library:
         return read_listed_jobs(self._tables.listed_rows(sql, (*values, selection.most)))
 
     def count(self, selection: Selection) -> int:
-        """Return the number of all selected jobs with a video. The selection's limit `most` is ignored."""
+        """Return the number of selected jobs with a video, without the limit `most`."""
         where, values = _where_clause(selection)
         return self._tables.listed_rows(f"SELECT COUNT(*) FROM jobs WHERE {where}", values)[0][0]
 
     def page(self, owner: str | None, *, after: str | None, most: int, oldest_first: bool) -> list[ListedJob]:
-        """Return up to `most` of the owner's jobs, newest first unless `oldest_first`. The owner None means all owners.
+        """Return up to `most` of the owner's jobs outside the bin, newest first unless `oldest_first`. Owner None: all owners.
 
-        Jobs in the bin are left out. If `after` is a job's id, the list starts after this job, which may be in the bin. The list
-        is empty if this job does not exist.
+        If `after` is a job's id, the list starts after this job, and is empty if the job does not exist.
         """
         order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
         sql = (
@@ -75,7 +73,6 @@ class Library:
         return read_listed_jobs(self._tables.listed_rows(sql, (owner, owner, most)))
 
     def prompts(self, owner: str, most: int) -> list[str]:
-        """Return the owner's last prompts, newest first, without duplicates."""
         where = "owner = ? AND summary IS NOT NULL"
         sql = f"SELECT json_extract(summary, '$.prompt') FROM jobs WHERE {where} ORDER BY number DESC LIMIT ?"
         prompts = (row[0] for row in self._tables.listed_rows(sql, (owner, 4 * most)))
@@ -84,7 +81,7 @@ class Library:
     def characters(self, owner: str, project: str, most: int) -> dict[str, str]:
         """Return the newest image path of each character by name, last used first.
 
-        Searches the storyboards of the owner's `project`. If `project` is "", searches the storyboards without a project.
+        Searches the storyboards of the owner's `project`, or with "" the storyboards without a project.
         """
         stories = Selection(owner=owner, project=project, has_characters=True, most=_MOST_STORYBOARDS)
         where, values = _where_clause(stories)
@@ -100,23 +97,19 @@ class Library:
         return dict(list(named_images.values())[:most])
 
     def counts(self) -> dict[str, int]:
-        """Return the number of jobs by state."""
         return {row["state"]: row["n"] for row in self._tables.rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state")}
 
     def failures(self, most: int) -> list[tuple[ListedJob, Failed]]:
-        """Return the jobs that failed last, with their reasons, newest first."""
         sql = f"SELECT {LISTED_COLUMNS} FROM jobs WHERE state = 'failed' ORDER BY ended DESC LIMIT ?"
         ends = [(job, self._events.last(job.id)) for job in read_listed_jobs(self._tables.listed_rows(sql, (most,)))]
         return [(job, event) for job, event in ends if isinstance(event, Failed)]
 
     def with_sound(self, job_ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids in `job_ids` whose video has audio."""
         sql = "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND has_sound"
         rows = self._tables.listed_rows(sql, (json.dumps(list(job_ids)),))
         return frozenset(row["id"] for row in rows)
 
     def star(self, job_id: str, is_starred: bool) -> None:
-        """Add or remove a job's star."""
         self._tables.execute("UPDATE jobs SET starred = ? WHERE id = ?", (int(is_starred), job_id))
 
     def delete(self, job_id: str) -> None:
@@ -128,38 +121,32 @@ class Library:
         self.on_delete(job.owner)
 
     def restore(self, job_id: str) -> None:
-        """Restore a job from the bin."""
         self._tables.execute("UPDATE jobs SET deleted = NULL WHERE id = ?", (job_id,))
 
 
 def _where_clause(selection: Selection) -> tuple[str, tuple]:
     """Return the selection as an SQL condition with its values."""
-    parts = ["has_video = 1", f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL"]
-    values: list[str | float] = []
-
-    def add(part: str, *given: str | float) -> None:
-        parts.append(part)
-        values.extend(given)
-
+    parts: list[tuple[str, tuple]] = [("has_video = 1", ()), (f"deleted IS {'NOT ' if selection.is_deleted else ''}NULL", ())]
     if selection.owner is not None:
-        add("owner = ?", selection.owner)
+        parts.append(("owner = ?", (selection.owner,)))
     if selection.project is not None:
-        add("project = ?", selection.project)
+        parts.append(("project = ?", (selection.project,)))
     elif not selection.is_deleted:
-        parts.append(_NOT_ARCHIVED)
+        parts.append((_NOT_ARCHIVED, ()))
     if selection.is_starred:
-        parts.append("starred = 1")
+        parts.append(("starred = 1", ()))
     if selection.has_characters:
-        parts.append("json_extract(summary, '$.has_figures')")
+        parts.append(("json_extract(summary, '$.has_figures')", ()))
     if selection.presets:
-        add(f"json_extract(summary, '$.preset') IN ({', '.join('?' * len(selection.presets))})", *selection.presets)
+        marks = ", ".join("?" * len(selection.presets))
+        parts.append((f"json_extract(summary, '$.preset') IN ({marks})", selection.presets))
     if selection.length in LENGTHS:
-        add("seconds > ? AND seconds <= ?", *LENGTHS[selection.length])
+        parts.append(("seconds > ? AND seconds <= ?", LENGTHS[selection.length]))
     if selection.size in SIZES:
-        add(f"{_SIDE} > ? AND {_SIDE} <= ?", *SIZES[selection.size])
+        parts.append((f"{_SIDE} > ? AND {_SIDE} <= ?", SIZES[selection.size]))
     for word in selection.words:
         if word.startswith("#") and len(word) > 1:
-            add("EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = lower(?))", word[1:])
+            parts.append(("EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = lower(?))", (word[1:],)))
         else:
-            add(f"instr({_PROMPTS}, lower(?)) > 0", word)
-    return " AND ".join(parts), tuple(values)
+            parts.append((f"instr({_PROMPTS}, lower(?)) > 0", (word,)))
+    return " AND ".join(part for part, _ in parts), tuple(value for _, given in parts for value in given)

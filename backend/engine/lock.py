@@ -14,8 +14,6 @@ _NEW_SECONDS = 3600.0  # newer lock files are kept even if unlocked, because the
 
 
 class EngineLock:
-    """The lock file of one engine, with a unique name."""
-
     def __init__(self, folder: Path):
         """Create and lock the file. Raises: DataFolderError if the folder cannot be written."""
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -24,18 +22,12 @@ class EngineLock:
             self._file = (folder / self.name).open("w")
             fcntl.flock(self._file, fcntl.LOCK_EX)
         except OSError as error:
-            raise DataFolderError(
-                f"{folder} cannot be written ({error.strerror}):",
-                "the data folder must be writable",
-                "choose another with --data-dir",
-            ) from error
+            what, fix = f"{folder} cannot be written ({error.strerror}):", "choose another with --data-dir"
+            raise DataFolderError(what, "the data folder must be writable", fix) from error
 
     @contextmanager
     def lock_dead_engine(self, name: str) -> Generator[bool]:
-        """Yield whether engine `name` is dead.
-
-        This process locks a dead engine's file until the `with` statement ends, so that only one engine adopts the jobs.
-        """
+        """Yield whether engine `name` is dead. Keep its lock in the block, so that only one engine adopts the jobs."""
         path = self._folder / name
         with path.open("w") as file:
             try:
@@ -47,28 +39,23 @@ class EngineLock:
             path.unlink(missing_ok=True)
 
     def is_alone(self) -> bool:
-        """Return whether no other engine is alive in this data folder."""
-        return not any(_is_locked(path) for path in self._folder.iterdir() if path.name != self.name)
+        for path in self._folder.iterdir():
+            try:
+                if path.name != self.name:
+                    with path.open("r") as file:
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:  # the engine has just ended and deleted the file
+                continue
+        return True
 
     def remove_dead(self) -> None:
-        """Delete the lock files of dead engines."""
         for path in self._folder.iterdir():
             if path.is_file() and path.name != self.name and time.time() - path.stat().st_mtime > _NEW_SECONDS:
                 with self.lock_dead_engine(path.name):
                     pass
 
     def release(self) -> None:
-        """Delete this engine's lock file and release its lock."""
         (self._folder / self.name).unlink(missing_ok=True)
         self._file.close()
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the engine has just ended and deleted the file
-        return False
-    return False

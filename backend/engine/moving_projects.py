@@ -11,7 +11,7 @@ from typing import Any
 from backend.engine.disk import find_shortage
 from backend.engine.folder import write_request_steps
 from backend.engine.job import Job, Selection, new_job_id
-from backend.engine.projects import Project, Projects, validate_tags
+from backend.engine.projects import Project, validate_tags
 from backend.engine.store import Store
 from backend.errors import RequestError, StudioError
 from backend.media.project_archive import MOST_VIDEOS, ArchiveEntry, unpack_archive, write_archive
@@ -26,9 +26,8 @@ _LONGEST_TEXT, _MOST_SECONDS = 100, 1e8  # limits of one entry: the characters o
 
 
 def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
-    """Write the project's videos to a file, except videos in the bin.
+    """Write the project's videos to a file, except videos in the bin. The generator returns the number of written videos.
 
-    Yield the sandbox calls that the caller must run. The generator returns the number of written videos.
     Raises: RequestError; Busy; OSError, also if the disk has not enough space.
     """
     selection = Selection(owner=project.owner, project=project.id, order="oldest", most=MOST_VIDEOS + 1)
@@ -37,7 +36,18 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
         raise RequestError(f"the project {project.name!r}", "has no videos", "move some into it first")
     if len(jobs) > MOST_VIDEOS:
         raise RequestError(f"the project {project.name!r}", f"has more than {MOST_VIDEOS:,} videos", "divide it into two")
-    entries = [_archive_entry(store.jobs.find(job.id), store.events.result(job.id)) for job in jobs]
+    entries = []
+    for job, result in [(store.jobs.find(listed.id), store.events.result(listed.id)) for listed in jobs]:
+        inputs = {role: [Path(path) for path in paths if Path(path).is_file()] for role, paths in job.request.inputs().items()}
+        metadata: dict[str, Any] = {
+            "request": job.request.for_sharing(),
+            "created": job.created,
+            "starred": job.is_starred,
+            "tags": list(job.tags),
+        }
+        if result:
+            metadata |= {"seconds": result.seconds, "versions": result.versions, "notes": list(result.notes)}
+        entries.append(ArchiveEntry(video=job.folder / VIDEO_FILE, inputs=inputs, metadata=metadata))
     files = (file for entry in entries for file in (entry.video, *(one for many in entry.inputs.values() for one in many)))
     if find_shortage(path.parent, sum(file.stat().st_size for file in files)):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -46,28 +56,16 @@ def export_project(store: Store, project: Project, path: Path) -> Steps[int]:
     return len(jobs)
 
 
-def _archive_entry(job: Job, result: VideoResult | None) -> ArchiveEntry:
-    inputs = {role: [Path(path) for path in paths if Path(path).is_file()] for role, paths in job.request.inputs().items()}
-    told = {"seconds": result.seconds, "versions": result.versions, "notes": list(result.notes)} if result else {}
-    metadata = {
-        "request": job.request.for_sharing(),
-        "created": job.created,
-        "starred": job.is_starred,
-        "tags": list(job.tags),
-        **told,
-    }
-    return ArchiveEntry(video=job.folder / VIDEO_FILE, inputs=inputs, metadata=metadata)
-
-
 def import_project(store: Store, runs: Path, engine: str, owner: str, archive: Path, folder: Path) -> Steps[tuple[Project, int]]:
-    """Import an untrusted project file as a new project of this owner. After an error nothing is imported.
+    """Import an untrusted project file as a new project of this owner, with the empty `folder` for the unpacked files.
 
-    Yield the sandbox calls that the caller must run. The generator returns the project and its number of videos.
-    `folder` is an empty folder for the unpacked files.
-    Raises: StudioError, OSError.
+    The generator returns the project and its number of videos. After an error nothing is imported. Raises: StudioError, OSError.
     """
     unpacked = yield SandboxCall(work=unpack_archive, arguments=(archive, folder), seconds=EXPORT_SECONDS, task="import")
-    project = store.projects.create(owner, _free_name(unpacked["name"], store.projects, owner))
+    name = _to_one_line(unpacked["name"])[:50].strip() or "project"
+    taken = {project.name.casefold() for project in store.projects.list_for_owner(owner)}
+    names = [name, *(f"{name} {number}" for number in range(2, 1000))]
+    project = store.projects.create(owner, next(one for one in names if one.casefold() not in taken))
     made: list[str] = []
     try:
         for one in unpacked["videos"]:
@@ -79,7 +77,11 @@ def import_project(store: Store, runs: Path, engine: str, owner: str, archive: P
             shutil.copyfile(one["video"], place / VIDEO_FILE)
             created, now = one["metadata"].get("created"), time.time()
             created = float(created) if isinstance(created, int | float) and 0 < created <= now else now
-            tags = _read_tags(one["metadata"].get("tags"))
+            given = one["metadata"].get("tags")
+            try:
+                tags = validate_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
+            except StudioError:
+                tags = ()
             job = Job.create(request, owner, place, created=created, project=project.id, tags=tags)
             store.jobs.add(job, engine)
             store.events.append(job_id, Finished(_imported_result(one, job)))
@@ -118,11 +120,8 @@ def _imported_request(one: Mapping[str, Any]) -> GenerationRequest:
     if not isinstance(stored, dict):
         raise RequestError("the project file", "must contain the request of each video", "export the project again")
     if len(json.dumps(stored, ensure_ascii=False)) > MOST_STORED_CHARACTERS:
-        raise RequestError(
-            "the project file",
-            f"contains a request with more than {MOST_STORED_CHARACTERS:,} characters",
-            "export the project again",
-        )
+        rule = f"contains a request with more than {MOST_STORED_CHARACTERS:,} characters"
+        raise RequestError("the project file", rule, "export the project again")
     own = {name: value for name, value in stored.items() if name not in {setting.name for setting in INPUTS}}
     request = GenerationRequest.from_stored(own | to_input_fields(one["inputs"]))
     check_imported_size(request)
@@ -132,42 +131,20 @@ def _imported_request(one: Mapping[str, Any]) -> GenerationRequest:
     return request
 
 
-def _free_name(name: str, projects: Projects, owner: str) -> str:
-    """Return `name`, with a number appended if the owner already has a project with this name."""
-    name = _to_one_line(name)[:50].strip() or "project"
-    taken = {project.name.casefold() for project in projects.list_for_owner(owner)}
-    names = [name, *(f"{name} {number}" for number in range(2, 1000))]
-    return next(one for one in names if one.casefold() not in taken)
-
-
-def _read_tags(given: object) -> tuple[str, ...]:
-    try:
-        return validate_tags([str(tag) for tag in given]) if isinstance(given, list) else ()
-    except StudioError:
-        return ()
-
-
 def _to_one_line(given: object) -> str:
-    """Return the text on one line, without invisible characters."""
     return " ".join("".join(character for character in str(given) if character.isprintable() or character.isspace()).split())
 
 
 def _valid_entries(given: object, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """Return the valid entries of an untrusted dictionary, at most `_LONGEST_TABLE`.
-
-    An entry is valid if the type of its value is in `kinds`. `_LONGEST_TEXT` and `_MOST_SECONDS` limit the value.
-    """
+    """Return the entries of an untrusted dictionary whose values are of these types and not too large."""
     if not isinstance(given, dict):
         return {}
-    entries = {
-        _to_one_line(key)[:40]: _to_one_line(value) if isinstance(value, str) else value
-        for key, value in given.items()
-        if _is_valid(value, kinds)
-    }
+    entries = {}
+    for key, value in given.items():
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            continue
+        if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
+            entries[_to_one_line(key)[:40]] = _to_one_line(value)
+        elif not isinstance(value, str) and 0 <= value < _MOST_SECONDS:
+            entries[_to_one_line(key)[:40]] = value
     return dict(list(entries.items())[:_LONGEST_TABLE])
-
-
-def _is_valid(value: Any, kinds: tuple[type, ...]) -> bool:
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        return False
-    return len(value) <= _LONGEST_TEXT if isinstance(value, str) else 0 <= value < _MOST_SECONDS

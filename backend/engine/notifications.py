@@ -1,10 +1,7 @@
-"""Send notifications through Apprise when a video ends.
+"""Send notifications through Apprise when a video ends, to the operator or to the addresses of a program's key.
 
-The operator is notified about their own videos (`serve --notify URL`). A program's key can have addresses, which are notified
-about the program's videos (`keys create NAME --notify URL`). Visitors have no addresses and are not notified.
-
-A notification contains the prompt and the outcome. A separate thread sends it, so a slow service delays nothing else. Failures
-are logged without the address, which often contains a password.
+A separate thread sends them, so a slow service delays nothing else. Failures are logged without the address, which often
+contains a password.
 """
 
 import logging
@@ -26,18 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 def is_address(text: str) -> bool:
-    """Return whether Apprise supports this address."""
     from apprise import Apprise  # late, because Apprise imports the library requests, and most servers need neither
 
     return bool(Apprise().add(text))
 
 
 class Notifications:
-    """Notifies when jobs end. `addresses` are the addresses of the operator."""
-
     def __init__(self, addresses: Sequence[str], jobs: Jobs, keys: Keys) -> None:
         self._addresses, self._jobs, self._keys = tuple(addresses), jobs, keys
-        self._waiting: queue.Queue[tuple[str, Event] | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[str, Finished | Failed] | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._work, name="notices", daemon=True)
         self._thread.start()
 
@@ -68,27 +62,23 @@ class Notifications:
             except Exception:  # not logged in full: the errors of services may contain the address
                 logger.warning("The notification for job %s could not be sent", job_id)
 
-    def _send(self, job: Job, event: Event) -> None:
+    def _send(self, job: Job, event: Finished | Failed) -> None:
         key = self._keys.find_by_owner(job.owner)
         addresses = (*(self._addresses if job.is_operator_notified else ()), *(key.notify if key else ()))
         if not addresses:
             return
         from apprise import Apprise, NotifyType
 
-        sender, (title, body) = Apprise(), format_notification(job, event)
+        request = job.request
+        prompt = request.prompt if len(request.prompt) <= LONGEST_PROMPT else request.prompt[: LONGEST_PROMPT - 3] + "..."
+        facts = f"{request.preset}, {request.width}x{request.height}, seed {request.seed}"
+        if isinstance(event, Failed):
+            kind, title, body = NotifyType.FAILURE, f"A video failed: {event.cause}", f"{prompt}\n{event.fix}\n{facts}"
+        else:
+            seconds = event.result.seconds.get("total")
+            details = f"{facts}, generated in {seconds:.0f} s" if seconds else facts
+            kind, title, body = NotifyType.SUCCESS, "A video is finished", f"{prompt}\n{details}"
+        sender = Apprise()
         sender.add(list(addresses))
-        kind = NotifyType.FAILURE if isinstance(event, Failed) else NotifyType.SUCCESS
         if not sender.notify(title=title, body=body, notify_type=kind):
             logger.warning("The notification for job %s could not be sent to every address", job.id)
-
-
-def format_notification(job: Job, event: Event) -> tuple[str, str]:
-    """Return the title and the text of a notification."""
-    request = job.request
-    prompt = request.prompt if len(request.prompt) <= LONGEST_PROMPT else request.prompt[: LONGEST_PROMPT - 3] + "..."
-    facts = f"{request.preset}, {request.width}x{request.height}, seed {request.seed}"
-    if isinstance(event, Failed):
-        return f"A video failed: {event.cause}", f"{prompt}\n{event.fix}\n{facts}"
-    seconds = event.result.seconds.get("total") if isinstance(event, Finished) else None
-    details = f"{facts}, generated in {seconds:.0f} s" if seconds else facts
-    return "A video is finished", f"{prompt}\n{details}"

@@ -16,22 +16,10 @@ from presets import Preset, list_presets
 class EngineOptions:
     """The options of an engine.
 
-    Attributes:
-        model: a checkpoint that replaces the presets' checkpoints.
-        start_worker: if False, each worker process starts with its first job.
-        preset: the preset whose model is loaded first.
-        warm_up: compile the preset's shapes ahead.
-        resume: continue the jobs of earlier engines.
-        pipeline: a module that replaces the pipeline in tests.
-        options: how a worker uses its devices.
-        shares: the parts of this machine. Each part gets one worker.
-        transport: how the engine reaches the workers of this machine.
-        hosts: several hosts that run one worker together.
-        cluster: the address of a Ray cluster. A worker runs on each free slice or node of the cluster.
-        limits: the limits of the data folder.
-        has_standby: start a standby process for each worker of this machine, which replaces a dead worker quickly.
-        notify: the addresses that are notified when the operator's videos end (see `backend.engine.notifications`).
-        webhooks: the hosts to which the engine may report the end of programs' videos (see `backend.engine.webhooks`).
+    `model` is a checkpoint that replaces the presets' checkpoints. Without `start_worker`, each worker starts with its first
+    job. `preset` is loaded first. With `resume`, jobs of earlier engines continue. `pipeline` replaces the pipeline in tests.
+    Each part of `shares` gets one worker on this machine. `hosts` run one worker together. `cluster` is the address of a Ray
+    cluster, with a worker on each free slice or node. `notify` are the operator's addresses, `webhooks` the allowed hosts.
     """
 
     model: str | None = None
@@ -51,7 +39,7 @@ class EngineOptions:
     webhooks: Sequence[str] = ()
 
     def plan(self, settings: Settings) -> WorkerPlan:
-        """Return the `WorkerPlan` that all workers have in common: which model a worker loads, and how it runs."""
+        """Return the `WorkerPlan` that all workers have in common."""
         return WorkerPlan(
             preset=self.preset or choose_first_preset(self.model).name,
             model=self.model,
@@ -65,10 +53,7 @@ class EngineOptions:
         )
 
     def plans(self, plan: WorkerPlan) -> list[WorkerPlan]:
-        """Return a copy of the common `plan` for each worker of this machine, with the worker's part of the machine.
-
-        If the machine has several workers, the copies get numbered names.
-        """
+        """Return a copy of `plan` for each worker of this machine, with its share and, if there are several, a numbered name."""
         if self.cluster is not None:
             return []
         if len(self.shares) == 1:

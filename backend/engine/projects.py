@@ -1,7 +1,4 @@
-"""Store projects and the tags of videos. Each video belongs to at most one project of its owner. Stores no files.
-
-An owner may have a current project, to which new videos are added.
-"""
+"""Store projects and the tags of videos. Each video belongs to at most one project of its owner."""
 
 import json
 import secrets
@@ -34,32 +31,26 @@ class Project:
 
 
 class Projects(TableGroup):
-    """The projects of all owners. Safe to use from several threads. Each method is one transaction.
+    """The projects of all owners. For the owner None, the operator, methods find all projects. Each method is one transaction."""
 
-    With an owner, methods find only this owner's projects. For the owner None, the operator, they find all projects.
-    """
+    def list_for_owner(self, owner: str | None, first: str = "", *, project_id: str | None = None) -> list[Project]:
+        """Return the owner's projects, or the project with this id, by name, archived projects last.
 
-    def list_for_owner(self, owner: str | None, first: str = "") -> list[Project]:
-        """Return the owner's projects by name, archived projects last.
-
-        For the owner None, return at most `MOST_PROJECTS` projects of all owners. The projects of the owner `first` come first.
+        For the owner None, return at most `MOST_PROJECTS` projects of all owners, first the projects of the owner `first`.
         """
-        return self._query(owner, first=first)
-
-    def find(self, project_id: str, owner: str | None) -> Project:
-        """Return the owner's project with this id. Raises: RequestError."""
-        projects = self._query(owner, project_id)
-        if not projects:
-            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose a project from the list")
-        return projects[0]
-
-    def _query(self, owner: str | None, project_id: str | None = None, first: str = "") -> list[Project]:
         return [
             Project(
                 id=row["id"], owner=row["owner"], name=row["name"], is_archived=row["archived"] is not None, videos=row["videos"]
             )
             for row in self._tables.rows(_LISTED, (owner, owner, project_id, project_id, first, MOST_PROJECTS))
         ]
+
+    def find(self, project_id: str, owner: str | None) -> Project:
+        """Return the owner's project with this id. Raises: RequestError."""
+        projects = self.list_for_owner(owner, project_id=project_id)
+        if not projects:
+            raise RequestError(f"project={project_id[:40]!r}", "must be one of your projects", "choose a project from the list")
+        return projects[0]
 
     def create(self, owner: str, name: str) -> Project:
         """Create a project. Raises: RequestError if the name is used or the owner has too many projects."""
@@ -77,12 +68,14 @@ class Projects(TableGroup):
         """Rename a project. Raises: RequestError."""
         project = self.find(project_id, owner)
         if validate_name(name) != project.name:
-            self._update_column("name", self._validate_free_name(project.owner, name, own_id=project.id), project.id)
+            name = self._validate_free_name(project.owner, name, own_id=project.id)
+            self._tables.execute("UPDATE projects SET name = ? WHERE id = ?", (name, project.id))
 
     def archive(self, project_id: str, owner: str | None, is_archived: bool) -> None:
         """Hide a project with its videos, or show it again. Raises: RequestError."""
         project = self.find(project_id, owner)
-        self._update_column("archived", time.time() if is_archived else None, project.id)
+        archived = time.time() if is_archived else None
+        self._tables.execute("UPDATE projects SET archived = ? WHERE id = ?", (archived, project.id))
         if is_archived:
             self._tables.execute("DELETE FROM current_projects WHERE project = ?", (project.id,))
 
@@ -123,9 +116,6 @@ class Projects(TableGroup):
         if any(project.name.casefold() == name.casefold() and project.id != own_id for project in self.list_for_owner(owner)):
             raise RequestError(f"the name {name!r}", "is used by another project", "choose another")
         return name
-
-    def _update_column(self, column: str, value: str | float | None, project_id: str) -> None:
-        self._tables.execute(f"UPDATE projects SET {column} = ? WHERE id = ?", (value, project_id))
 
 
 def validate_tags(words: Sequence[str]) -> tuple[str, ...]:

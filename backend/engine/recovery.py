@@ -17,14 +17,12 @@ MOST_SERVER_DEATHS = 1  # server crashes after which the job is still requeued; 
 QUIET_SECONDS = 600.0  # time without faults after which held jobs resume
 START = "the start"  # the place of an interruption before the job's first reported stage, also while its model loads
 _COUNTED = ("worker", "signal", "server")
+_TIMES = {2: "twice", 3: "three times"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requeue:
-    """The job is requeued before all others.
-
-    With `waits`, the job is held until a visitor resumes it or no fault occurs for ten minutes.
-    """
+    """The job is requeued. With `waits`, it is held until a visitor resumes it or no fault occurs for ten minutes."""
 
     waits: bool = False
 
@@ -48,29 +46,20 @@ def describe_progress(event: Event | None) -> str:
 
 
 def decide_recovery(interruptions: Sequence[Interrupted]) -> Requeue | Failed:
-    """Decide whether the job is requeued, held or failed. Its `interruptions` are oldest first; the last has just happened."""
+    """`interruptions` are oldest first; the last has just happened."""
     last = interruptions[-1]
     losses = sum(one.by == "loss" for one in interruptions)
     if losses > MOST_LOSSES:
-        return Failed(f"The machine of its worker was lost {_count_text(losses)}", "Generate it again")
-    recent = _since_progress(interruptions) if last.place == START else interruptions
+        return Failed(f"The machine of its worker was lost {_TIMES.get(losses, f'{losses} times')}", "Generate it again")
+    recent = interruptions
+    if last.place == START:  # an interruption at another place shows that the job had progressed; older ones do not count
+        recent = list(takewhile(lambda one: one.place == START, reversed(interruptions)))[::-1]
     same = [one for one in recent if one.place == last.place and one.by in _COUNTED]
     own = [one for one in same if one.by == "worker"] if last.place == START else same
     if len(own) >= MOST_STOPS:
         causes = "; ".join(dict.fromkeys(one.cause for one in same))
-        return Failed(f"It stopped {_count_text(len(same))} at {last.place}: {causes}", last.fix or "Generate it again")
+        times = _TIMES.get(len(same), f"{len(same)} times")
+        return Failed(f"It stopped {times} at {last.place}: {causes}", last.fix or "Generate it again")
     deaths = sum(one.by == "server" for one in interruptions)
     is_suspect = last.by == "server" and deaths > MOST_SERVER_DEATHS
     return Requeue(waits=is_suspect or (last.place == START and len(same) >= MOST_KILLS))
-
-
-def _since_progress(interruptions: Sequence[Interrupted]) -> list[Interrupted]:
-    """Return the interruptions at `START` since the last interruption at another place.
-
-    An interruption at another place shows that the job had progressed. Older interruptions do not count.
-    """
-    return list(reversed([*takewhile(lambda one: one.place == START, reversed(interruptions))]))
-
-
-def _count_text(count: int) -> str:
-    return {2: "twice", 3: "three times"}.get(count, f"{count} times")

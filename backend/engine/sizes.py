@@ -15,19 +15,17 @@ _SHOT = re.compile(rf"^{FOLDER}/\d+/")  # each shot of a storyboard has a folder
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The size of a job's folder in bytes: `intermediate` for intermediate files, `rest` for all other files."""
+    """The bytes of a job's folder: of intermediate files and of all other files."""
 
     intermediate: int = 0
     rest: int = 0
 
     @property
     def total(self) -> int:
-        """The bytes of all files."""
         return self.intermediate + self.rest
 
 
 def folder_size(folder: Path) -> Size:
-    """Measure a folder. The size is 0 if the folder does not exist."""
     sizes = [(is_intermediate(name), status.st_size) for name, status in files_below(folder)]
     intermediate = sum(size for is_of_work, size in sizes if is_of_work)
     return Size(intermediate=intermediate, rest=sum(size for _, size in sizes) - intermediate)

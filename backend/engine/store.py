@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from backend.engine.history import Samples
-from backend.engine.job_events import JobEvents
-from backend.engine.job_files import JobFiles
-from backend.engine.jobs import Jobs
+from backend.engine.jobs import JobEvents, JobFiles, Jobs
 from backend.engine.library import Library
 from backend.engine.projects import Projects
 from backend.engine.tables import Tables
@@ -22,8 +19,7 @@ class Store:
         self.jobs, self.events = Jobs(tables), JobEvents(tables)
         self.files, self.runs = JobFiles(tables), Runs(tables)
         self.library = Library(tables, self.jobs, self.events)
-        self.projects, self.user_presets, self.samples = Projects(tables), UserPresets(tables), Samples(tables)
+        self.projects, self.user_presets = Projects(tables), UserPresets(tables)
 
     def close(self) -> None:
-        """Close the file. The tables cannot be used afterwards."""
         self.tables.close()

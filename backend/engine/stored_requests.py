@@ -1,4 +1,4 @@
-"""Parse the requests of stored jobs, and cache them, because parsing is slow. Does not depend on the database."""
+"""Parse the requests of stored jobs, cache them, because parsing is slow, and convert stored paths. Does not use the database."""
 
 import json
 import logging
@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from backend.engine.job import Job, ListedJob
-from backend.engine.stored_paths import make_absolute
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
+from backend.schemas.settings import INPUTS
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +21,34 @@ _MOST_VALUES = 2000  # most entries of a RequestMemo
 Value = TypeVar("Value")
 
 
-class _Requests:
-    """A cache of the last parsed requests. Safe to use from several threads."""
+def make_relative(data: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the stored form of the JSON of a request or an event: paths are relative to the job's folder."""
+    return _change_paths(data, lambda path: path.removeprefix(f"{folder}/"))
 
+
+def make_absolute(data: dict[str, Any], folder: str, job_id: str) -> dict[str, Any]:
+    """Convert stored paths to absolute paths in the job's current folder, also the absolute paths of older versions."""
+
+    def resolve(path: str) -> str:
+        if not path.startswith("/"):
+            return f"{folder}/{path}"
+        _, own_folder, name = path.partition(f"/{job_id}/")
+        return f"{folder}/{name}" if own_folder else path
+
+    return _change_paths(data, resolve)
+
+
+def _change_paths(data: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    if isinstance(result := data.get("result"), dict):
+        changes = {"path": change(result["path"])}
+        if "request" in result:
+            changes["request"] = _change_paths(result["request"], change)
+        return data | {"result": result | changes}
+    paths = {one.name: data[one.name] for one in INPUTS if data.get(one.name)}
+    return data | {role: change(given) if isinstance(given, str) else [*map(change, given)] for role, given in paths.items()}
+
+
+class _Requests:
     def __init__(self, most_characters: int) -> None:
         self._most, self._size = most_characters, 0
         self._lock = threading.Lock()
@@ -57,18 +82,14 @@ read_request = _Requests(_MOST_READ_CHARACTERS).read
 
 
 class RequestMemo:
-    """A cache of values that were computed from whole requests. Safe to use from several threads."""
+    """A cache of values computed from whole requests. `read(job_id)` returns a job. Safe to use from several threads."""
 
     def __init__(self, read: Callable[[str], Job]) -> None:
-        """Create an empty cache. `read(job_id)` returns a job with its whole request."""
         self._read = read
         self._values: dict[tuple[Hashable, str], Any] = {}
 
     def value(self, job: ListedJob, name: Hashable, compute: Callable[[GenerationRequest], Value]) -> Value:
-        """Return `compute(request)` for the job's request, from the cache if possible.
-
-        `name` identifies the computed value in the cache. The result must depend on `name` and the request only.
-        """
+        """Return `compute(request)` for the job's request, from the cache if possible. `name` identifies the computed value."""
         key = name, job.summary.digest
         if key in (values := self._values):
             return values[key]

@@ -31,9 +31,9 @@ def split_shot_id(job_id: str) -> tuple[str, int]:
 
 
 def add_shot(store: Store, runs: Path, story: Job, event: ShotFinished, engine: str) -> None:
-    """Add a shot to the library as a finished video of the storyboard's owner.
+    """Add a shot to the library as a finished video, unless it is there or is the only shot.
 
-    Do nothing if the library has the shot, or if the storyboard has only one shot. Raises: OSError, StudioError, sqlite3.Error.
+    Raises: OSError, StudioError, sqlite3.Error.
     """
     if event.total == 1:
         return
@@ -63,10 +63,7 @@ def add_finished_job(store: Store, owner: str, event: Finished, engine: str, pro
 
 
 def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
-    """Join a storyboard's finished shots to a video in the job's folder. This needs no model.
-
-    Yield the sandbox calls that the caller must run. Raises: StudioError.
-    """
+    """Join a storyboard's finished shots to a video in the job's folder. This needs no model. Raises: StudioError."""
     path = folder / VIDEO_FILE
     made = yield SandboxCall(work=write_storyboard_film, arguments=(request, path), seconds=EXPORT_SECONDS, task="film")
     return Finished(
@@ -85,9 +82,8 @@ def cut_storyboard(request: GenerationRequest, folder: Path) -> Steps[Finished]:
 
 
 def regenerate_from(story: Job, number: int, request: GenerationRequest) -> GenerationRequest:
-    """Return the request that regenerates this storyboard from shot `number` (from 1) on.
+    """Return the request with the shots of `story` before `number` (from 1), and the shots and characters of `request` then.
 
-    The result has the storyboard's shots before `number`, and the shots and characters of `request` from `number` on.
     Raises: RequestError if the shot does not exist or the files of the earlier shots were deleted.
     """
     before = story.request
@@ -95,36 +91,24 @@ def regenerate_from(story: Job, number: int, request: GenerationRequest) -> Gene
         rule = f"must be from 1 to {len(before.shots)}" if before.shots else "needs a storyboard, and this video is not one"
         raise RequestError(f"from_shot={number}", rule, "choose another")
     if any(not (story.folder / FOLDER / str(kept) / RESULT).is_file() for kept in range(1, number)):
-        raise RequestError(
-            f"from_shot={number}", "needs the earlier shots, which were deleted", "regenerate the whole storyboard"
-        )
+        rule = "needs the earlier shots, which were deleted"
+        raise RequestError(f"from_shot={number}", rule, "regenerate the whole storyboard")
     files = {role: getattr(before, role) + getattr(request, role) for role in FILES.values()}
-    later = tuple(_shift_files(shot, before) for shot in request.shots[number - 1 :])
-    shots = tuple(_with_seed(before, index) for index in range(number - 1)) + later
+    shots: list[Shot] = []
+    for index, shot in enumerate(before.shots[: number - 1]):
+        if shot.video is None and shot.seed is None:  # an explicit seed does not depend on the storyboard's seed
+            shot = shot.model_copy(update={"seed": (before.seed + index) % (1 << 32)})
+        shots.append(shot)
+    for shot in request.shots[number - 1 :]:  # the result lists the files of `before` first, then the files of `request`
+        places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
+        shifted = {kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()}
+        shots.append(shot.model_copy(update=shifted))
     own = ("shots", "prompt", "seed", "figures", "figure_images")
     common = {name: getattr(before, name) for name in GenerationRequest.model_fields if name not in own}
     return request.with_changes(**common | files, prompt=before.prompt, shots=tuple(shot.model_dump() for shot in shots))
 
 
-def _shift_files(shot: Shot, before: GenerationRequest) -> Shot:
-    """Return the shot with its file indices increased by the number of files in `before`, the storyboard's current request.
-
-    The new request lists the files of `before` first, then the shot's files.
-    """
-    places = {kind: getattr(shot, kind) for kind in FILES if getattr(shot, kind) is not None}
-    return shot.model_copy(update={kind: place + len(getattr(before, FILES[kind])) for kind, place in places.items()})
-
-
-def _with_seed(request: GenerationRequest, index: int) -> Shot:
-    """Return a shot with an explicit seed, so that it does not depend on the storyboard's seed."""
-    shot = request.shots[index]
-    if shot.video is not None:
-        return shot
-    return shot.model_copy(update={"seed": (request.seed + index) % (1 << 32) if shot.seed is None else shot.seed})
-
-
 def copy_shots(before: Path, folder: Path, count: int) -> None:
-    """Copy the first `count` shots from the storyboard's folder `before` to `folder`. Raises: OSError."""
     for number in range(1, count + 1):
         source, place = before / FOLDER / str(number), folder / FOLDER / str(number)
         place.mkdir(parents=True)

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from backend.engine.database import Database, create_missing, execute_all
+from backend.engine.job import RequestSummary
 from backend.engine.stored_requests import read_request
-from backend.engine.summary import RequestSummary
 from backend.errors import RequestError
 
 _TABLES = """
@@ -88,8 +88,6 @@ MIGRATIONS = (create_tables,)
 
 
 class Tables(Database):
-    """The open file with all tables."""
-
     def __init__(self, path: Path):
         """Open or create the file, and migrate it. Raises: DataFolderError."""
         super().__init__(path, MIGRATIONS)
@@ -97,16 +95,13 @@ class Tables(Database):
         self._fill_columns()
 
     def listed_rows(self, sql: str, values: tuple | dict) -> list[sqlite3.Row]:
-        """Run a query that reads summaries, and return its rows.
-
-        A server of an older version on the same data folder leaves columns empty. They are filled before the query.
-        """
+        """Fill the columns that a server of an older version left empty, then run a query that reads summaries."""
         with suppress(sqlite3.OperationalError):  # another process locks the file; the next query tries again
             self._fill_columns()
         return self.rows(sql, values)
 
     def _fill_columns(self) -> None:
-        """Fill columns that an older server left empty. Do nothing if no other process changed the file since the last call."""
+        """Do nothing if no other process changed the file since the last call."""
         [(version,)] = self.rows("PRAGMA data_version")
         if version != self._filled_version:
             if self.rows(_FIND_EMPTY):
@@ -116,7 +111,5 @@ class Tables(Database):
 
 
 class TableGroup:
-    """Reads and writes some of the tables. Each method of a group is one transaction."""
-
     def __init__(self, tables: Tables):
         self._tables = tables

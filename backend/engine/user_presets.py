@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from backend.errors import RequestError
 LONGEST_NAME = 60
 MOST_PRESETS = 200  # the most presets of a visitor
 LONGEST_SETTINGS = 10_000  # the most characters of a preset's settings as JSON; real settings have fewer than 2,000
-_COMPARED = "id, owner, jobs, columns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class Comparison:
 
 
 class UserPresets(TableGroup):
-    """The presets and comparisons of all visitors. Safe to use from several threads. Each method is one transaction."""
+    """The presets and comparisons of all visitors. Each method is one transaction."""
 
     def presets(self, owner: str) -> dict[str, dict]:
         """Return the owner's presets by name. Settings are plain values."""
@@ -35,10 +33,7 @@ class UserPresets(TableGroup):
         return {name: json.loads(settings) for name, settings in rows}
 
     def save_presets(self, owner: str, presets: Mapping[str, dict]) -> None:
-        """Store the presets by name. Replace existing presets with these names. After an error none is stored.
-
-        Raises: RequestError.
-        """
+        """Store the presets by name, or after an error none. Replace existing presets with these names. Raises: RequestError."""
         named = {validate_name(name): json.dumps(settings) for name, settings in presets.items()}
         if longest := next((name for name, text in named.items() if len(text) > LONGEST_SETTINGS), None):
             rule = f"must have at most {LONGEST_SETTINGS} characters of settings"
@@ -58,7 +53,6 @@ class UserPresets(TableGroup):
         self._tables.execute("UPDATE own_presets SET name = ? WHERE owner = ? AND name = ?", (new, owner, old))
 
     def delete_preset(self, owner: str, name: str) -> None:
-        """Delete a preset."""
         self._tables.execute("DELETE FROM own_presets WHERE owner = ? AND name = ?", (owner, name))
 
     def compare(self, owner: str, jobs: tuple[str, ...], columns: int = 0) -> Comparison:
@@ -69,21 +63,18 @@ class UserPresets(TableGroup):
         return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
-        """Return the comparison with this id, None if it does not exist."""
-        rows = self._tables.rows(f"SELECT {_COMPARED} FROM comparisons WHERE id = ?", (comparison_id,))
-        return next(map(_read_comparison, rows), None)
+        return next(iter(self.comparisons(comparison_id)), None)
 
-    def comparisons(self) -> list[Comparison]:
-        """Return all comparisons."""
-        return [*map(_read_comparison, self._tables.rows(f"SELECT {_COMPARED} FROM comparisons"))]
+    def comparisons(self, comparison_id: str | None = None) -> list[Comparison]:
+        """Return all comparisons, or the comparison with this id."""
+        sql = "SELECT id, owner, jobs, columns FROM comparisons WHERE ? IS NULL OR id = ?"
+        return [
+            Comparison(id=row["id"], owner=row["owner"], jobs=tuple(json.loads(row["jobs"])), columns=row["columns"])
+            for row in self._tables.rows(sql, (comparison_id, comparison_id))
+        ]
 
     def forget_comparison(self, comparison_id: str) -> None:
-        """Delete a comparison."""
         self._tables.execute("DELETE FROM comparisons WHERE id = ?", (comparison_id,))
-
-
-def _read_comparison(row: sqlite3.Row) -> Comparison:
-    return Comparison(id=row["id"], owner=row["owner"], jobs=tuple(json.loads(row["jobs"])), columns=row["columns"])
 
 
 def validate_name(name: str) -> str:

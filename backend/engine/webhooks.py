@@ -1,15 +1,11 @@
-"""Report the end of videos to webhooks: addresses that programs name in their requests.
+"""Report the end of videos to webhooks: addresses that programs name in their requests, on hosts that the operator allows.
 
-Webhooks are off until the operator allows hosts (`serve --webhooks HOST`). A program needs a key, and the server reports only the
-program's own videos. A report has the form of OpenAI's webhook events and is signed (standardwebhooks.com, specification 1.0.0).
-It contains the video's id, not its prompt. The secret of the signature belongs to the program's key.
-
-Each webhook is a file in its job's folder until it is delivered, so it survives a restart. Separate threads send the reports, so
-a slow address delays no video. A report can arrive twice, with the same `webhook-id`.
+A report has the form of OpenAI's webhook events and is signed with a secret of the program's key (standardwebhooks.com,
+specification 1.0.0). Each webhook is a file in its job's folder until it is delivered, so it survives a restart. A report can
+arrive twice, with the same `webhook-id`.
 
 Programs must not reach the server's own network through webhooks. Therefore an address is refused unless its host is public or
-named by the operator, and the connection goes to the checked IP address. Redirects are not followed, and the body of the answer
-is not read.
+named by the operator, and the connection goes to the checked IP address. Redirects are not followed.
 """
 
 import base64
@@ -75,7 +71,7 @@ class Webhooks:
             if not (isinstance(url, str) and len(url) <= LONGEST_URL and url.isascii() and url.isprintable() and " " not in url):
                 raise ValueError
             parts = urlsplit(url)
-            is_named, port = parts.hostname in self._hosts, _port(parts)
+            is_named, port = parts.hostname in self._hosts, parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             raise RequestError(given, rule, "correct it") from None
         is_public = ANY_HOST in self._hosts and parts.scheme == "https" and port == 443
@@ -111,24 +107,21 @@ class Webhooks:
             self._changed.notify()
 
     def _work(self) -> None:
-        while (job_id := self._take()) is not None:
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return
+                job_id = min(self._due, key=self._due.__getitem__, default=None)
+                wait = self._due[job_id] - time.monotonic() if job_id is not None else None
+                if job_id is None or (wait is not None and wait > 0):
+                    self._changed.wait(wait)
+                    continue
+                del self._due[job_id]
             try:
                 self._deliver(job_id)
             except Exception as error:  # the thread must continue; the text of the error could contain the address
                 if not self._is_closed:  # a closed engine has closed its store; the next server delivers the webhook
                     logger.warning("The webhook of job %s was dropped: %s", job_id, type(error).__name__)
-
-    def _take(self) -> str | None:
-        """Wait until an attempt is due and return the job's id. Return None after `close`."""
-        with self._changed:
-            while not self._is_closed:
-                job_id = min(self._due, key=self._due.__getitem__, default=None)
-                wait = self._due[job_id] - time.monotonic() if job_id is not None else None
-                if job_id is not None and wait is not None and wait <= 0:
-                    del self._due[job_id]
-                    return job_id
-                self._changed.wait(wait)
-            return None
 
     def _deliver(self, job_id: str) -> None:
         """Make one attempt. Remove the webhook, or schedule the next attempt."""
@@ -138,10 +131,21 @@ class Webhooks:
         if key is None or job.deleted is not None:  # the key was revoked, or the video was deleted
             file.unlink(missing_ok=True)
             return
-        body = _event(job)
+        event_id, sent = f"evt_{job.id}", str(int(time.time()))
+        # The form of OpenAI's webhook events.
+        data: dict[str, object] = {"id": job.id, "status": "completed" if job.state == "finished" else "failed"}
+        if job.state != "finished":
+            data["error"] = {"code": "cancelled" if job.state == "cancelled" else "generation_failed"}
+        about = {"id": event_id, "object": "event", "created_at": int(job.ended or 0), "type": f"video.{data['status']}"}
+        body = json.dumps(about | {"data": data}).encode()
+        # Source: standardwebhooks.com, specification 1.0.0, "Signature scheme".
+        secret = base64.b64decode(key.webhook_secret.removeprefix("whsec_"))
+        signature = base64.b64encode(hmac.digest(secret, f"{event_id}.{sent}.".encode() + body, hashlib.sha256)).decode()
+        headers = {"webhook-id": event_id, "webhook-timestamp": sent, "webhook-signature": f"v1,{signature}"}
+        headers["content-type"] = "application/json"
         try:
             url = self.check(stored["url"], job.owner)  # the operator may have changed the allowed hosts
-            status = _post(urlsplit(url), self._hosts, body, _sign(f"evt_{job.id}", body, key.webhook_secret))
+            status = _post(urlsplit(url), self._hosts, body, headers)
             outcome = f"status {status}"
         except (OSError, http.client.HTTPException, ValueError, StudioError) as error:
             status, outcome = 0, type(error).__name__
@@ -160,30 +164,10 @@ def _write(file: Path, url: str, failures: int) -> None:
         new.write_text(json.dumps({"url": url, "failures": failures}), encoding="utf-8")
 
 
-def _event(job: Job) -> bytes:
-    """Return the report of an ended job as JSON, in the form of OpenAI's webhook events."""
-    data: dict[str, object] = {"id": job.id, "status": "completed" if job.state == "finished" else "failed"}
-    if job.state != "finished":
-        data["error"] = {"code": "cancelled" if job.state == "cancelled" else "generation_failed"}
-    about = {"id": f"evt_{job.id}", "object": "event", "created_at": int(job.ended or 0), "type": f"video.{data['status']}"}
-    return json.dumps(about | {"data": data}).encode()
-
-
-def _sign(event_id: str, body: bytes, secret: str) -> dict[str, str]:
-    """Return the headers of a signed report. Source: standardwebhooks.com, specification 1.0.0, "Signature scheme"."""
-    sent = str(int(time.time()))
-    key = base64.b64decode(secret.removeprefix("whsec_"))
-    signature = base64.b64encode(hmac.digest(key, f"{event_id}.{sent}.".encode() + body, hashlib.sha256)).decode()
-    signed = {"webhook-id": event_id, "webhook-timestamp": sent, "webhook-signature": f"v1,{signature}"}
-    return signed | {"content-type": "application/json"}
-
-
 def _post(url: SplitResult, hosts: frozenset[str], body: bytes, headers: dict[str, str]) -> int:
-    """Send the body to the address and return the status of the answer.
-
-    Raises: OSError, http.client.HTTPException, ValueError if the host has an address that is not allowed.
-    """
-    host, port, is_encrypted = url.hostname or "", _port(url), url.scheme == "https"
+    """Send the body and return the status of the answer. Raises: OSError, HTTPException, ValueError for a refused host."""
+    host, is_encrypted = url.hostname or "", url.scheme == "https"
+    port = url.port or (443 if is_encrypted else 80)
     address = _resolve(host, port, is_named=host in hosts)
     with socket.create_connection((address, port), timeout=_TIMEOUT_SECONDS) as plain, plain.dup() as control:
         # A socket's timeout applies to each read and write. Without the timer, a slow host could block the thread for hours.
@@ -209,10 +193,7 @@ def _shut_down(control: socket.socket) -> None:
 
 
 def _resolve(host: str, port: int, *, is_named: bool) -> str:
-    """Return an IP address of the host. A host that the operator did not name must have only public addresses.
-
-    Raises: OSError, ValueError.
-    """
+    """Return an IP address of the host, which must have only allowed addresses. Raises: OSError, ValueError."""
     found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     if not all(_may_connect(ipaddress.ip_address(text.partition("%")[0]), is_named=is_named) for text in found):
         raise ValueError("the host has an address that is not allowed")
@@ -220,18 +201,10 @@ def _resolve(host: str, port: int, *, is_named: bool) -> str:
 
 
 def _may_connect(address: ipaddress.IPv4Address | ipaddress.IPv6Address, *, is_named: bool) -> bool:
-    """Return whether reports may be sent to this IP address.
-
-    Link-local addresses are refused, because cloud providers serve a machine's credentials there.
-    """
+    """Link-local addresses are refused, because cloud providers serve a machine's credentials there."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return _may_connect(address.ipv4_mapped, is_named=is_named)
         if not is_named and (address in _NAT64 or address.sixtofour is not None or address.teredo is not None):
             return False  # the IPv6 address contains an IPv4 address, which can be private
     return not address.is_link_local and (is_named or (address.is_global and not address.is_multicast))
-
-
-def _port(url: SplitResult) -> int:
-    """Return the address's port. Raises: ValueError."""
-    return url.port or (443 if url.scheme == "https" else 80)

@@ -1,7 +1,4 @@
-"""Choose a worker for each job. The engine orders the queue, and remembers which worker has which job.
-
-Workers on other machines can join and leave while other workers run.
-"""
+"""Choose a worker for each job. Workers on other machines can join and leave while other workers run."""
 
 import contextlib
 import math
@@ -13,17 +10,14 @@ from pathlib import Path
 from backend.schemas.events import Event, Interrupted, Step, Upscaling
 from backend.schemas.request import GenerationRequest
 from backend.schemas.shape import Shape
-from backend.schemas.worker import CacheAction, Device, WorkerFacts, WorkerStatus, WorkerView, summarize_status
+from backend.schemas.worker import CacheAction, WorkerFacts, WorkerStatus, WorkerView, summarize_status
 from backend.worker_pool.supervisor import Supervisor, WorkerLost
 from backend.workers.messages import ExpectModels, ManageModel, PrepareFor
 from backend.workers.process import WorkerPlan
 
 
 class WorkerPool:
-    """Has one supervisor per worker plan. If a worker dies, only that worker's job is interrupted.
-
-    A worker's thread calls `on_event(job_id, event)` and `on_ready()`. See `Supervisor`.
-    """
+    """Has one supervisor per worker plan. A worker's thread calls `on_event(job_id, event)` and `on_ready()`."""
 
     def __init__(
         self, plans: Sequence[WorkerPlan], on_event: Callable[[str, Event], None], on_ready: Callable[[], None] = lambda: None
@@ -31,20 +25,19 @@ class WorkerPool:
         self._on_event, self._on_ready = on_event, on_ready
         self._lock = threading.Lock()
         self._is_closed = False
-        self._workers = tuple(map(self._supervisor, plans))
+        self._workers = tuple(Supervisor(plan, self._forward_event, on_ready, self._remove) for plan in plans)
         self._ends: dict[str, float] = {}  # the expected end of each job in monotonic seconds, estimated from the job's last step
 
     def __len__(self) -> int:
         return len(self._workers)
 
     def start(self) -> None:
-        """Start the workers that are not running."""
         for worker in self._workers:
             worker.start()
 
     def add_worker(self, plan: WorkerPlan) -> None:
         """Start one more worker. Its name must be unique. Raises: OSError if the worker cannot be started."""
-        worker = self._supervisor(plan)
+        worker = Supervisor(plan, self._forward_event, self._on_ready, self._remove)
         with self._lock:
             if self._is_closed:
                 return
@@ -58,16 +51,12 @@ class WorkerPool:
                 worker.handle_machine_loss()
 
     def has_idle_worker(self) -> bool:
-        """Return whether a healthy worker is idle or, if no worker is healthy, whether any worker is idle."""
         views = self.workers()
         fit = [view for view in views if view.is_healthy] or views
         return any(view.job_id is None for view in fit)
 
     def assign(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> Supervisor | None:
-        """Give the job to the idle worker that can start it soonest, and return this worker. None if no worker is idle.
-
-        Raises: OSError.
-        """
+        """Give the job to the idle worker that can start it soonest, and return this worker, or None. Raises: OSError."""
         views = [(worker, worker.view()) for worker in self._workers]
         idle = [(worker, view) for worker, view in views if view.job_id is None]
         for worker, _ in sorted(idle, key=lambda pair: _start_cost(pair[1], shape)):
@@ -77,29 +66,21 @@ class WorkerPool:
         return None
 
     def can_run_drafts_beside(self, num_jobs: int) -> bool:
-        """Return whether drafts slow down none of the `num_jobs` running jobs.
-
-        Either no job runs, or a further worker exists and all workers have their own devices.
-        """
+        """Return whether drafts slow down no running job: none runs, or workers are left and all have their own devices."""
         return num_jobs == 0 or (num_jobs < len(self) and all(worker.has_own_devices for worker in self._workers))
 
     def assign_draft(self, job_id: str, request: GenerationRequest, folder: Path, shape: Shape) -> Supervisor | None:
-        """Give the instant draft to a worker that can start it at once, and return this worker. None if no worker can.
+        """Give the instant draft to a ready worker with its programs, and return this worker. None if no such worker exists.
 
-        Such a worker is ready and has compiled the programs. A worker that cannot compile ahead needs only the model.
+        A worker that cannot compile ahead needs only the model.
         """
-        for worker in self._ready_workers():
+        for worker in self.ready_workers():
             facts = worker.view().facts
             if shape in facts.warm or (not facts.can_prepare and facts.model == shape.model):
                 with contextlib.suppress(WorkerLost):
                     worker.run(job_id, request, folder, is_draft=True)
                     return worker
         return None
-
-    def lacks_model(self, shape: Shape) -> bool:
-        """Return whether drafts of this shape cannot start: each idle worker has another model, and cannot load a model ahead."""
-        ready = [worker.view().facts for worker in self._ready_workers()]
-        return bool(ready) and all(not facts.can_prepare and facts.model != shape.model for facts in ready)
 
     def expect_models(self, models: Sequence[str], preset: str | None = None) -> None:
         """Tell the workers which checkpoints' models the queued jobs need, the next job's model first.
@@ -113,35 +94,27 @@ class WorkerPool:
             worker.send(ExpectModels(models=list(models), preset=preset if worker is fetcher else None))
 
     def prepare_for(self, request: GenerationRequest, shape: Shape) -> None:
-        """Let an idle worker prepare for this request. Choose the worker that needs the least time for it."""
-        if ready := self._ready_workers():
+        """Let the idle worker that needs the least time for it prepare for this request."""
+        if ready := self.ready_workers():
             min(ready, key=lambda worker: _start_cost(worker.view(), shape)).send(PrepareFor(request=request))
 
-    def has_ready_worker(self) -> bool:
-        """Return whether a worker can start a job immediately."""
-        return bool(self._ready_workers())
-
-    def _ready_workers(self) -> list[Supervisor]:
+    def ready_workers(self) -> list[Supervisor]:
         views = ((worker, worker.view()) for worker in self._workers)
         return [worker for worker, view in views if view.job_id is None and view.status.state == "ready"]
 
     def manage_model(self, name: str, model: str, how: CacheAction) -> None:
-        """Apply the operator's choice for a cached model of this worker: keep it loaded, stop keeping it loaded, or unload it."""
+        """Keep a cached model of this worker loaded, stop keeping it loaded, or unload it."""
         for worker in self._workers:
             if worker.view().name == name:
                 worker.send(ManageModel(model=model, how=how))
 
     def cached_models(self) -> frozenset[str]:
-        """The checkpoints whose models a worker uses or has cached."""
         facts = [view.facts for view in self.workers()]
         used = {one.model for one in facts if one.model is not None}
         return frozenset(used.union(model.model for one in facts for model in one.cached_models))
 
     def is_busy_worker_faster(self, model: str, load_seconds: float) -> bool:
-        """Return whether a job with this model should wait for a busy worker that has the model cached.
-
-        True if no idle worker has the model, and loading takes longer than the busy worker's remaining time.
-        """
+        """Return whether no idle worker has this model, and a busy worker that has it will be idle within `load_seconds`."""
         views = [view for view in self.workers() if view.is_healthy]
         having_model = [view for view in views if any(kept.model == model for kept in view.facts.cached_models)]
         if not having_model or any(view.job_id is None for view in having_model):
@@ -150,12 +123,7 @@ class WorkerPool:
         return min(self._ends.get(view.job_id, math.inf) - now for view in having_model) < load_seconds
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """All workers, always in the same order."""
         return tuple(worker.view() for worker in self._workers)
-
-    def devices(self) -> list[Device]:
-        """Return the devices of all workers."""
-        return [device for worker in self.workers() for device in worker.facts.devices]
 
     def representative_worker(self) -> WorkerView:
         """Return the first worker with known devices, else the first worker, else a `WorkerView` without values."""
@@ -170,7 +138,6 @@ class WorkerPool:
         return running or summarize_status(workers)
 
     def close(self) -> None:
-        """Stop all workers in parallel. No callback follows."""
         with self._lock:
             self._is_closed = True
         threads = [threading.Thread(target=worker.close, name="close") for worker in self._workers]
@@ -178,9 +145,6 @@ class WorkerPool:
             thread.start()
         for thread in threads:
             thread.join()
-
-    def _supervisor(self, plan: WorkerPlan) -> Supervisor:
-        return Supervisor(plan, self._forward_event, self._on_ready, self._remove)
 
     def _remove(self, lost: Supervisor) -> None:
         with self._lock:
@@ -195,11 +159,7 @@ class WorkerPool:
 
 
 def _start_cost(view: WorkerView, shape: Shape) -> tuple[bool, bool, bool, bool, int]:
-    """Return a sort key for idle workers: the smallest key needs the least time to start a job of this shape.
-
-    The parts of the key, most important first: whether the worker is unhealthy, lacks the model, has the model only in host
-    memory, or lacks the programs. The last part is the number of cached models.
-    """
+    """Return a sort key for idle workers: the smallest key needs the least time to start a job of this shape."""
     facts = view.facts
     kept = next((model for model in facts.cached_models if model.model == shape.model), None)
     is_here = kept is not None or facts.model == shape.model

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from backend.engine.job import Job
-from backend.engine.summary import RequestSummary
+from backend.engine.job import Job, RequestSummary
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from presets import load_preset

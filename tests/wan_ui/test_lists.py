@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from backend.engine.engine import Engine
-from backend.engine.job import Job, Selection, new_job_id
+from backend.engine.job import Job, RequestSummary, Selection, new_job_id
 from backend.engine.store import Store
-from backend.engine.summary import RequestSummary
 from backend.schemas.events import Finished
 from backend.schemas.request import GenerationRequest
 from tests.backend.conftest import FAKE

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 
-from backend.engine.summary import RequestSummary
+from backend.engine.job import RequestSummary
 from backend.schemas.events import Rate
 from backend.schemas.settings import VideoSettings
 from wan_ui.i18n.english import Texts

@@ -20,7 +20,7 @@ def store(tmp_path):
 
 
 def history(store: Store, folder: Path, devices=()) -> History:
-    return History(store.samples, folder, lambda: (2, 1), lambda: devices)
+    return History(store.tables, folder, lambda: (2, 1), lambda: devices)
 
 
 def step(seconds: float) -> Step:

@@ -24,7 +24,7 @@ SECONDS = 60.0
 @pytest.fixture
 def ready(engine):
     """An engine whose worker is idle and has the model."""
-    wait_for(lambda: engine.pool.has_ready_worker())
+    wait_for(lambda: engine.pool.ready_workers())
     return engine
 
 
@@ -82,7 +82,7 @@ def test_a_video_stops_drafts_and_drafts_wait_for_it(ready, close_gate):
         start(ready)
     step.open()
     assert isinstance(all_events(ready, job.id)[-1], Finished)
-    wait_for(lambda: ready.queue.count_running() == 0)
+    wait_for(lambda: not ready.queue.running)
     assert picture(start(ready).result.result(SECONDS))
 
 
@@ -131,9 +131,9 @@ def test_a_dead_worker_ends_the_draft_and_drafts_continue_with_the_next_worker(r
 
 def test_drafts_that_end_their_workers_pause(ready):
     for _ in range(2):
-        wait_for(lambda: ready.pool.has_ready_worker())
+        wait_for(lambda: ready.pool.ready_workers())
         assert start(ready, request("die")).result.result(SECONDS) is None
-    wait_for(lambda: ready.pool.has_ready_worker())
+    wait_for(lambda: ready.pool.ready_workers())
     with pytest.raises(Busy, match="twice in ten minutes"):
         start(ready)
     assert isinstance(all_events(ready, ready.submit(request()).id)[-1], Finished)
@@ -145,7 +145,7 @@ def test_a_draft_whose_model_only_a_video_loads_is_refused_until_then(ready):
         start(ready, GenerationRequest.from_preset(turbo, prompt="a square"))
     assert not has_folders(ready)
     assert isinstance(all_events(ready, ready.submit(GenerationRequest.from_preset(turbo, prompt="a square")).id)[-1], Finished)
-    wait_for(lambda: ready.pool.has_ready_worker())
+    wait_for(lambda: ready.pool.ready_workers())
     assert picture(start(ready, GenerationRequest.from_preset(turbo, prompt="a square")).result.result(SECONDS))
 
 
@@ -180,7 +180,7 @@ def test_drafts_of_one_address_are_limited(ready, close_gate):
 
 def test_closing_the_engine_ends_drafts(make_engine, close_gate, tmp_path):
     engine = make_engine()
-    wait_for(lambda: engine.pool.has_ready_worker())
+    wait_for(lambda: engine.pool.ready_workers())
     Image.new("RGB", (96, 96)).save(tmp_path / "black.png")
     gate = close_gate("a held square", "draft 2")
     draft = start(engine, request("a held square", image=str(tmp_path / "black.png")))

@@ -8,7 +8,7 @@ import pytest
 
 from backend.engine import dispatcher, event_log, recovery
 from backend.engine.disk import Shortage, needed_bytes
-from backend.engine.job_events import JobEvents
+from backend.engine.jobs import JobEvents
 from backend.engine.recovery import Requeue, decide_recovery, describe_progress
 from backend.schemas.events import Cancelled, Decoding, Failed, Finished, Interrupted, Loading, Queued, Step, Upscaling
 from backend.schemas.request import GenerationRequest
@@ -86,7 +86,7 @@ def test_a_held_job_waits_and_others_go_before_it(held, monkeypatch):
     engine, job_id = held
     other = engine.submit(request())
     assert isinstance(all_events(engine, other.id)[-1], Finished)
-    wait_for_calls(engine.queue, "_report_places")
+    wait_for_calls(engine.queue, "_prepare_ahead")
     job = engine.jobs.find(job_id)
     assert (job.state, job.is_held) == ("queued", True)
     engine.queue.resume(job_id)
@@ -139,7 +139,7 @@ def test_the_queue_waits_for_room_on_the_disk_and_continues_by_itself(make_engin
     monkeypatch.setattr(dispatcher, "_LOOK_SECONDS", 0.1)
     engine = make_engine()
     job = engine.submit(request())
-    wait_for_calls(engine.queue, "_report_places")
+    wait_for_calls(engine.queue, "_prepare_ahead")
     assert engine.jobs.find(job.id).state == "queued" and engine.queue.find_shortage() == Shortage(
         free=10**6, needed=needed_bytes(job.request)
     )

@@ -9,9 +9,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from backend.engine.estimate import Run
-from backend.engine.job import Job, new_job_id
+from backend.engine.job import Job, RequestSummary, new_job_id
 from backend.engine.store import Store
-from backend.engine.summary import RequestSummary
 from backend.errors import DataFolderError, JobNotFound, RequestError
 from backend.schemas.events import Cancelled, Encoding, Failed, Queued
 from backend.schemas.request import GenerationRequest
@@ -158,7 +157,7 @@ def test_work_can_be_handed_over(store):
     first, second = add(store, engine="old"), add(store, engine="old")
     store.events.append(second, Failed("a", "b"))
     assert store.jobs.engines_with_open_jobs() == ["old"] and store.jobs.unfinished_jobs("old") == [first]
-    store.jobs.assign_engine(first, "new")
+    store.jobs.set_column(first, "engine", "new")
     assert store.jobs.engines_with_open_jobs() == ["new"]
 
 

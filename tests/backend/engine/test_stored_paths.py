@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.engine.stored_paths import make_absolute, make_relative
+from backend.engine.stored_requests import make_absolute, make_relative
 
 REQUEST = {
     "prompt": "/runs/a/ on a wall",

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from backend.engine.job import RequestSummary
 from backend.engine.stored_requests import RequestMemo
-from backend.engine.summary import RequestSummary
 from tests.wan_ui.builders import a_job, a_request
 
 
