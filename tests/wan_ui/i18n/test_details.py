@@ -24,7 +24,7 @@ ELSEWHERE = {
     ("model.py", "detail"),  # `Compiling` and `Loaded` of `_warm_up`, below
     ("loop.py", "self._last_error"),  # an error, which says what to do in English everywhere
     ("supervisor.py", "detail"),
-    ("transport.py", "detail"),  # `_waiting_for`, below
+    ("transport.py", "detail"),  # `MultihostTransport._open`, below
     ("read.py", "what.replace('_', ' ')"),  # parts of checkpoints, below
     ("warm_up.py", "name"),  # programs, below
     ("memory_suggestions.py", "what"),
