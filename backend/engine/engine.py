@@ -16,6 +16,7 @@ from backend.checkpoints.upscalers import check_upscaler_exists, count_weights, 
 from backend.engine.cleaning import Cleaner
 from backend.engine.disk import find_shortage, needed_bytes
 from backend.engine.dispatcher import Dispatcher, make_queue_entry, needed_preset
+from backend.engine.estimate import Estimates, Timings
 from backend.engine.event_log import EventLog
 from backend.engine.folder import move_request_files, write_inputs_steps, write_request_steps
 from backend.engine.history import History
@@ -31,7 +32,6 @@ from backend.engine.scheduling import QueueLimits, place_for_new_job
 from backend.engine.store import Store
 from backend.engine.stored_requests import RequestMemo
 from backend.engine.storyboards import add_finished_job, copy_shots, cut_storyboard, regenerate_from
-from backend.engine.timings import Estimates, Timings
 from backend.engine.webhooks import Webhooks
 from backend.errors import DataFolderError, JobHasBegun, RequestError, StudioError
 from backend.media.sandbox import Requester, SandboxPool, Steps

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from backend.engine.estimate import Runs
 from backend.engine.jobs import JobEvents, JobFiles, Jobs
 from backend.engine.library import Library
 from backend.engine.projects import Projects
 from backend.engine.tables import Tables
-from backend.engine.timings import Runs
 from backend.engine.user_presets import UserPresets
 
 

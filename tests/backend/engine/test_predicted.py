@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend.engine.estimate import predicted_seconds
-from backend.engine.timings import Timings
+from backend.engine.estimate import Timings, predicted_seconds
 from backend.schemas.request import example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.shape import Shape
