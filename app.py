@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from pkgutil import resolve_name
-from typing import NoReturn
 
 from backend.startup import announce_start, is_serving
 
@@ -32,7 +31,7 @@ def main(words: list[str]) -> int:
 
     arguments = parse(words)
     use_data_dir(getattr(arguments, "data_dir", None))
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes open files and processes, as Ctrl+C does
     try:
         # Each command imports only the modules that it needs, so that the studio starts quickly.
         if arguments.command in IN_A_PROCESS:
@@ -93,11 +92,6 @@ def _serve(arguments: argparse.Namespace) -> None:
         launch(engine, ServerOptions.from_arguments(arguments), rewriter)
     finally:
         engine.close()
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    """Treat SIGTERM as Ctrl+C, so that open files and processes are closed."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

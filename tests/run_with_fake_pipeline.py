@@ -4,13 +4,12 @@ import signal
 import sys
 from functools import partial
 
-import app
 from backend.cli.command_line import parse
 from backend.cli.generate import generate
 from backend.engine.engine import Engine
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, app._interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(generate(parse(sys.argv[1:]), partial(Engine, pipeline="tests.fake_pipeline")))
     except KeyboardInterrupt:

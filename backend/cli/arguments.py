@@ -94,7 +94,16 @@ def model_from_arguments(arguments: argparse.Namespace, preset: str | None = Non
         model = absolute(model)
     elif model is not None and (model.startswith(("/", ".", "~")) or model.partition("+")[0].count("/") != 1):
         raise RequestError(f"model={model!r}", "must be a checkpoint folder or an id such as OWNER/NAME", "check the path")
-    files = [_resolve_transformer_file(file) for file in arguments.transformer]
+    files = []
+    for file in arguments.transformer:
+        path = absolute(file)
+        if os.path.isfile(path) and path.endswith(SUFFIXES):
+            files.append(path)
+        elif is_on_hub(file) and not os.path.exists(path) and parse_file_source(f"owner/name+{file}") is not None:
+            files.append(file)
+        else:
+            rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE on the Hub"
+            raise RequestError(f"transformer={file!r}", rule, "check the path")
     if not files:
         return model
     preset = preset or getattr(arguments, "preset", None)
@@ -106,16 +115,6 @@ def model_from_arguments(arguments: argparse.Namespace, preset: str | None = Non
         what = f"--transformer was given {len(files)} times together with {base}: it"
         raise RequestError(what, rule, "correct --model or --transformer")
     return source
-
-
-def _resolve_transformer_file(file: str) -> str:
-    path = absolute(file)
-    if os.path.isfile(path) and path.endswith(SUFFIXES):
-        return path
-    if is_on_hub(file) and not os.path.exists(path) and parse_file_source(f"owner/name+{file}") is not None:
-        return file
-    rule = f"must be a file that ends in {' or '.join(SUFFIXES)}, or OWNER/NAME:FILE on the Hub"
-    raise RequestError(f"transformer={file!r}", rule, "check the path")
 
 
 def worker_options_from_arguments(arguments: argparse.Namespace) -> WorkerOptions:

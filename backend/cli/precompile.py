@@ -44,21 +44,16 @@ def precompile(arguments: argparse.Namespace) -> None:
     names = ("preset", "topology", "progressive", "mag_cache", "sparse", "quantize", *SIZES)
     words = ["--output", str(folder), *option_words(arguments, *names), *["--instant"] * arguments.instant]
     report = compile_in_process("backend.cli.precompile_run", words, for_tpu=arguments.topology is not None)
-    sys.stdout.write((json.dumps(report) if arguments.json else _format_report(report)) + "\n")
-
-
-def _format_report(report: dict) -> str:
-    """Return one line per file, and how to use the files."""
-    lines = []
+    if arguments.json:
+        sys.stdout.write(json.dumps(report) + "\n")
+        return
     for entry in report["files"]:
         time = "kept" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:.1f} s"
-        lines.append(f"{entry['bytes'] / 1e6:7.1f} MB  {time:>12}  {entry['program']}")
+        sys.stdout.write(f"{entry['bytes'] / 1e6:7.1f} MB  {time:>12}  {entry['program']}\n")
     where = report["topology"] or f"this machine ({report['devices']} x {report['device_kind']})"
-    lines.append(f"{report['preset']} for {where}, mesh {report['mesh']['guided']}")
-    lines.append(f"{len(report['files'])} programs in {report['output']}, {report['seconds']:.0f} s in all")
-    lines.append(f"to use them: python app.py serve --executables {report['output']}")
+    sys.stdout.write(f"{report['preset']} for {where}, mesh {report['mesh']['guided']}\n")
+    sys.stdout.write(f"{len(report['files'])} programs in {report['output']}, {report['seconds']:.0f} s in all\n")
+    sys.stdout.write(f"to use them: python app.py serve --executables {report['output']}\n")
     if report["topology"]:
-        lines.append(
-            "compiled without a TPU and not tested on a chip: if a chip cannot load them, the studio compiles them again"
-        )
-    return "\n".join(lines)
+        note = "compiled without a TPU and not tested on a chip: if a chip cannot load them, the studio compiles them again"
+        sys.stdout.write(f"{note}\n")
