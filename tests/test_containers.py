@@ -267,7 +267,9 @@ def test_skypilot_gets_known_fields_and_the_projects_script():
         assert {*table} - SKYPILOT_FIELDS[name] == set()
     assert f"`{resources['accelerators'].removeprefix('tpu-')}`" in CLOUD
     assert f"`{resources['accelerator_args']['runtime_version']}`" in CLOUD
-    assert SKYPILOT["secrets"] == {"STUDIO_AUTH": None} and read_secret("STUDIO_AUTH", {"STUDIO_AUTH": "me:secret"}) == "me:secret"
+    assert (
+        SKYPILOT["secrets"] == {"STUDIO_AUTH": None} and read_secret("STUDIO_AUTH", {"STUDIO_AUTH": "me:secret"}) == "me:secret"
+    )
     for command in (SKYPILOT["setup"], SKYPILOT["run"]):
         check_start(shlex.split(command))
 
