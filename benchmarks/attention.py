@@ -35,7 +35,7 @@ from benchmarks.static_schedule import ScheduleReader
 from benchmarks.tune_attention import read_schedule
 from kernels.attention.api import attention
 from kernels.attention.block_sizes import VMEM_LIMIT_BYTES, BlockSizes, Chip, Form, block_sizes
-from kernels.attention.pallas_tpu import KernelOptions, constant_maximum_is_safe, tpu_attention
+from kernels.attention.pallas_tpu import KernelOptions, bounds_are_safe, head_bounds, tpu_attention
 from kernels.attention.reference import reference_attention
 
 # Bundles per score tile on v6e at 75,600 tokens, published with the first open Wan kernels for TPU, counted as here.
@@ -78,7 +78,7 @@ def check_numerics() -> float:
     query, key, value = (jax.random.normal(key, (1, length, 2, 128)) for key, length in zip(keys, (300, 600, 600), strict=True))
     loud = query * jnp.array([1.0, 40.0]).reshape(1, 1, 2, 1)  # the second head needs the online form
     arrays, scale = [array.astype(jnp.bfloat16) for array in (loud, key, value)], math.log(2) / 8
-    assert constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).tolist() == [[True, False]]
+    assert bounds_are_safe(head_bounds(arrays[0] / 8, *arrays[1:]), 600).tolist() == [[True, False]]
     sizes = BlockSizes(256, 512, 256, 256)
     options = KernelOptions(scale=scale, sizes=sizes, online_sizes=sizes, smooth_keys=False, interpret=pltpu.InterpretParams())
     ours = cast(jax.Array, tpu_attention(*arrays, options=options))  # a single array, without log-sum-exps

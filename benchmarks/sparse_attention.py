@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from benchmarks.static_schedule import Schedule, ScheduleReader
 from kernels.attention import SparseHeads, predicted_bundles, select_key_blocks, sla_attention
 from kernels.attention.block_sparse_tpu import QUERY_BLOCKS
-from kernels.attention.key_selection_tpu import LIST_ROWS, ROWS
+from kernels.attention.key_selection import LIST_ROWS, ROWS
 from kernels.attention.sla import BLOCK_KV, BLOCK_Q, num_kept
 from kernels.qkv import HeadBounds
 

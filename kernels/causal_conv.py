@@ -1,18 +1,14 @@
-"""Convolution over frames, columns and rows for the VAE on a TPU.
-
-The convolution is causal over frames: a result depends on no later frame. The kernel reads each array once. In this module, the
-filter is the convolution's 3 x 3 window over rows and columns, and the kernel is the Pallas kernel.
+"""Convolution over frames, columns and rows for the VAE on a TPU, causal over frames. The kernel reads each array once.
 
 Arrays are [frames, columns, rows, channels]: [F, W, H, C] before the convolution, [F, W, H, N] after it. C' and N' are the
 numbers of channels with padding. T is the number of earlier frames that the convolution sees for each frame. In the vector
 registers, channels are along the lanes and rows along the sublanes. Therefore the kernel reads a neighbouring column or an
 earlier frame from another address, without moving values within registers.
 
-A grid step computes some columns of every frame, with matrix products. The depth of a product is the channels of three columns in
-T + 1 frames, joined. The product has three parts, one for each row of the filter. The parts for the upper and lower row are
-shifted by one row, then the three parts are added. Before the grid step writes, it also applies the operations that follow in the
-network (bias, residual, next norm, SiLU). A weight that is too large for the vector memory is divided into blocks of output
-channels. This module does not depend on a particular network.
+A grid step computes some columns of every frame. The depth of its matrix products is the channels of three columns in T + 1
+frames, joined. A product has three parts, one for each row of the 3 x 3 filter. The parts for the upper and lower row are shifted
+by one row, then the three parts are added. Then bias, residual, next norm and SiLU follow. A weight that is too large for the
+vector memory is divided into blocks of output channels.
 """
 
 from __future__ import annotations
@@ -21,36 +17,25 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.causal_conv_tiling import (
-    LANES,
-    MATRIX_UNIT,
-    TAPS,
-    VMEM_LIMIT_BYTES,
-    TilePlan,
-    channel_blocks,
-    padded_channels,
-)
+from kernels.causal_conv_tiling import LANES, MATRIX_UNIT, TAPS, VMEM_LIMIT_BYTES, TilePlan, channel_blocks, padded_channels
 
 NORM_EPS = 1e-12  # the default `eps` of torch.nn.functional.normalize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """The operations after the convolution, before the kernel writes its results.
-
-    The sum is the convolution plus bias and residuals. It has F frames, W columns and N channels. H is the number of rows of the
-    convolved frames.
+    """The operations on the sum of convolution, bias and residuals, which has F frames, W columns and N channels.
 
     Attributes:
         residuals: arrays [F', W', H, N] that are added. At most one array, or two if the convolution doubles rows: one for the
-            upper and one for the lower row of each pair. F' divides F and W' divides W. Each value is added to F / F' frames and
-            W / W' columns of the sum.
+            upper and one for the lower row of each pair. Each value is added to F / F' frames and W / W' columns of the sum.
         norm: [N] float32, the weight of an RMS norm over the first `norm_width` channels. The kernel writes the result of this
             norm and of SiLU. None: no norm and no SiLU.
         keeps_sum: the kernel also writes the sum before the norm.
@@ -64,10 +49,8 @@ class Epilogue:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edges:
-    """The columns left and right of the convolved frames and of the T earlier frames, [T + F, 1, H, C] each.
-
-    If the frames are parts of wider frames that are divided over chips, the edges are columns of the neighbouring chips. At the
-    border of the wider frames, the edges are padding that the caller chooses.
+    """The columns left and right of the convolved frames and of the T earlier frames, [T + F, 1, H, C] each. If frames are
+    divided over chips, these are columns of the neighbouring chips. At the border, they are padding.
     """
 
     left: jax.Array
@@ -75,11 +58,8 @@ class Edges:
 
 
 def arrange_weight(weight: jax.Array) -> jax.Array:
-    """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as B matrices, [B, (T + 1) * 3 * C', 3 * N' / B].
-
-    T is the number of earlier frames that the convolution sees. B is the number of blocks of output channels. C' and N' are the
-    numbers of channels with padding.
-    """
+    """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as B blocks of output channels, [B, (T + 1) * 3 * C', 3 * N' /
+    B]."""
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
     depth = frames * columns * padded_channels(channels)
@@ -89,10 +69,7 @@ def arrange_weight(weight: jax.Array) -> jax.Array:
 
 
 def swap_rows_and_columns(weight: jax.Array, frames: int) -> jax.Array:
-    """Swap the filter's rows and columns in a result of `arrange_weight`, for frames whose rows and columns are swapped.
-
-    `frames` is T + 1, the number of frames that the convolution sees for each frame.
-    """
+    """Swap the filter's rows and columns in a result of `arrange_weight` for `frames` = T + 1."""
     blocks, depth, width = weight.shape
     parts = weight.reshape(blocks, frames, TAPS, depth // frames // TAPS, TAPS, width // TAPS)
     return parts.swapaxes(2, 4).reshape(weight.shape)
@@ -118,33 +95,22 @@ def causal_conv(
 
     Args:
         frames: [F, W, H, C'].
-        before: the T frames before `frames`, [T, W, H, C']. It can have a multiple of T frames; the last T are then used. None if
-            T = 0.
+        before: the T frames before `frames`, [T, W, H, C'], or a multiple of T, whose last T are used. None if T = 0.
         weight: result of `arrange_weight` for T + 1 frames.
         bias: [N'] float32.
-        edges: the columns left and right of the frames.
         num_rows: number of rows without padding. Padding rows must be zero, and are zero in the results.
         repeats_rows: pad above and below with the first and last row instead of zeros.
         doubles: first double the width and height by repeating pixels. The results then have 2 W columns and
             `padded_rows(2 * num_rows)` rows. `num_rows` still counts the rows of `frames`.
     """
-    if epilogue.norm is not None and weight.shape[0] > 1:  # the norm needs all channels, but a grid step has only one block
+    norm, keeps_sum = epilogue.norm, epilogue.keeps_sum
+    if norm is not None and weight.shape[0] > 1:  # the norm needs all channels, but a grid step has only one block
+        options: dict[str, Any] = dict(num_rows=num_rows, repeats_rows=repeats_rows, doubles=doubles, interpret=interpret)
         whole = Epilogue(residuals=epilogue.residuals)
-        total, _ = causal_conv(
-            frames,
-            before,
-            weight,
-            bias,
-            edges,
-            whole,
-            num_rows=num_rows,
-            repeats_rows=repeats_rows,
-            doubles=doubles,
-            interpret=interpret,
-        )
+        total, _ = causal_conv(frames, before, weight, bias, edges, whole, **options)
         assert total is not None, "`whole` keeps the sum"
-        normal = norm_and_silu(total.astype(jnp.float32), epilogue.norm, epilogue.norm_width).astype(total.dtype)
-        return total if epilogue.keeps_sum else None, normal
+        normal = norm_and_silu(total.astype(jnp.float32), norm, epilogue.norm_width).astype(total.dtype)
+        return total if keeps_sum else None, normal
     weight = _weight_for_doubled_rows(weight) if doubles else weight
     plan = TilePlan.choose(
         frames.shape,
@@ -153,58 +119,38 @@ def causal_conv(
         repeats_rows=repeats_rows,
         doubles=doubles,
         residuals=len(epilogue.residuals),
-        outputs=int(epilogue.keeps_sum) + int(epilogue.norm is not None),
+        outputs=int(keeps_sum) + int(norm is not None),
     )
     inputs, specs = _make_inputs(plan, frames, before, weight, bias, edges, epilogue)
     blocks, columns = weight.shape[0], plan.factor * frames.shape[1]
-    result_spec = pl.BlockSpec(
-        (plan.count, plan.output_columns, plan.output_rows, plan.width), lambda part, step: (0, step, 0, part)
-    )
+    block = (plan.count, plan.output_columns, plan.output_rows, plan.width)
+    result_spec = pl.BlockSpec(block, lambda part, step: (0, step, 0, part))
     result_shape = jax.ShapeDtypeStruct((plan.count, columns, plan.output_rows, blocks * plan.width), frames.dtype)
+    norm_width = None if norm is None else epilogue.norm_width
     results = pl.pallas_call(
-        functools.partial(_kernel, plan=plan, epilogue=_epilogue_flags(epilogue)),
+        functools.partial(_kernel, plan=plan, norm_width=norm_width, keeps_sum=keeps_sum),
         grid=(blocks, frames.shape[1] // plan.columns),
         in_specs=specs,
         out_specs=[result_spec] * plan.outputs,
         out_shape=[result_shape] * plan.outputs,
         scratch_shapes=plan.scratch_shapes(frames.dtype),
         compiler_params=pltpu.CompilerParams(vmem_limit_bytes=VMEM_LIMIT_BYTES),
-        cost_estimate=_estimate_cost(plan, columns, weight.shape, is_normalised=epilogue.norm is not None),
+        cost_estimate=_estimate_cost(plan, columns, weight.shape, is_normalised=norm is not None),
         interpret=interpret,
         name="causal_conv",
     )(*inputs)
-    total = results[0] if epilogue.keeps_sum else None
-    return total, results[-1] if epilogue.norm is not None else None
+    return results[0] if keeps_sum else None, results[-1] if norm is not None else None
 
 
 def norm_and_silu(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Apply `rms_norm`, then SiLU, to [..., N'] float32."""
     scaled = rms_norm(total, weight, width)
     return scaled * jax.nn.sigmoid(scaled)
 
 
 def rms_norm(total: jax.Array, weight: jax.Array, width: int) -> jax.Array:
-    """Apply the RMS norm over the first `width` channels of [..., N'] float32. The other channels are padding: they must be zero,
-    and stay zero."""
+    """Apply the RMS norm over the first `width` channels of [..., N'] float32. Padding channels must be zero, and stay zero."""
     length = jnp.sqrt(jnp.sum(total * total, axis=-1, keepdims=True))
     return total * (width**0.5 / jnp.maximum(length, NORM_EPS)) * weight
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Flags:
-    """The options of an `Epilogue` for the kernel, which receives the arrays of the `Epilogue` separately."""
-
-    norm_width: int
-    has_norm: bool
-    keeps_sum: bool
-
-
-def _epilogue_flags(epilogue: Epilogue) -> _Flags:
-    return _Flags(
-        norm_width=epilogue.norm_width,
-        has_norm=epilogue.norm is not None,
-        keeps_sum=epilogue.keeps_sum,
-    )
 
 
 def _make_inputs(
@@ -216,7 +162,6 @@ def _make_inputs(
     edges: Edges,
     epilogue: Epilogue,
 ) -> tuple[list[jax.Array], list[pl.BlockSpec]]:
-    """Return the arrays in the order of the kernel's arguments, and the BlockSpec of each array."""
     last = frames.shape[1] - 1
     inputs: list[jax.Array] = []
     specs: list[pl.BlockSpec] = []
@@ -253,24 +198,13 @@ def _columns_at(array: jax.Array, count: int, size: int, place: Callable[[jax.Ar
 
 
 def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_normalised: bool) -> pl.CostEstimate:
-    """Estimate the cost of computing `columns` columns: matrix products with padding, bytes read and written, normalised
-    elements.
-
-    For comparison, libtpu's schedules for v6e take 1.1 times the cycles of these products, plus 3 cycles for each 1,024
-    normalised elements (docs/lab/tpu-kernels.md).
+    """Estimate the cost of computing `columns` columns. libtpu's schedules for v6e take 1.1 times the cycles of these products,
+    plus 3 cycles for each 1,024 normalised elements (docs/lab/tpu-kernels.md).
     """
     blocks, depth, width = weight[0], *(math.ceil(size / MATRIX_UNIT) * MATRIX_UNIT for size in weight[1:])
     pixels, elements = plan.count * columns * plan.rows, plan.count * columns * plan.output_rows * blocks * plan.width
-    read = (
-        blocks
-        * (plan.earlier + plan.count)
-        * columns
-        // plan.factor
-        * plan.rows
-        * plan.channels
-        * (plan.columns + 2)
-        // plan.columns
-    )
+    read = blocks * (plan.earlier + plan.count) * columns // plan.factor * plan.rows * plan.channels
+    read = read * (plan.columns + 2) // plan.columns
     return pl.CostEstimate(
         flops=2 * blocks * pixels * depth * width,
         bytes_accessed=2 * (math.prod(weight) + read + plan.outputs * elements),
@@ -281,37 +215,42 @@ def _estimate_cost(plan: TilePlan, columns: int, weight: tuple[int, ...], *, is_
 def _weight_for_doubled_rows(weight: jax.Array) -> jax.Array:
     """Convert a result of `arrange_weight` [B, K, 3 N] for frames whose rows are doubled, [B, K, 4 N].
 
-    B is the number of blocks of output channels, K the depth of the matrix product, and N the number of channels of a block.
-
-    If each row of the frames is repeated, the filter's three rows see only two different rows. For the upper copy of a row, the
-    first filter row sees the row above, and the other two see the row itself. For the lower copy, the first two filter rows see
-    the row itself, and the last sees the row below. The weights of filter rows that see the same row are added.
+    If each row is repeated, the filter's three rows see only two different rows. For the upper copy, the first filter row sees
+    the row above, and the other two see the row itself. For the lower copy, the first two filter rows see the row itself, and the
+    last sees the row below. The weights of filter rows that see the same row are added.
     """
     first, middle, last = jnp.split(weight, TAPS, axis=-1)
     return jnp.concatenate([first, middle + last, first + middle, last], axis=-1)
 
 
-def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
-    """Run one grid step: compute some columns of every frame."""
+def _kernel(*all_refs: jax.Ref, plan: TilePlan, norm_width: int | None, keeps_sum: bool) -> None:
+    """Run one grid step: compute some columns of every frame. Without a `norm_width`, there is no norm."""
     refs = list(all_refs)
     sources = [[refs.pop(0) for _ in range(3)] for _ in range(2 if plan.earlier else 1)]
     edges = refs.pop(0), refs.pop(0)
     weight, bias = refs.pop(0), refs.pop(0)
     residuals = [refs.pop(0) for _ in range(plan.residuals)]
-    norm = refs.pop(0) if epilogue.has_norm else None
+    norm = None if norm_width is None else refs.pop(0)
     results, (gathered, *doubled) = refs[: plan.outputs], refs[plan.outputs :]
     summed = doubled.pop() if plan.loops_over_taps else None
     _gather(sources, edges, gathered, plan)
 
     def make_frame(frame: jax.Array | int) -> None:
         products = _compute_products(gathered, weight, summed, frame, plan)
-        addends = [_read_residual(ref, frame, plan) for ref in residuals]
-        total = (_double_rows(products, addends, doubled, plan) if doubled else _add_rows(products, addends, plan)) + bias[...]
-        total = jnp.where(_row_indices(total.shape) < plan.factor * plan.num_rows, total, 0.0)
-        if epilogue.keeps_sum:
+        addends = []
+        for ref in residuals:  # for the columns that this grid step computes
+            added = ref[frame // (plan.count // ref.shape[0])].astype(jnp.float32)
+            times = plan.output_columns // ref.shape[1]
+            if times > 1:
+                added = jnp.concatenate([added[column // times][None] for column in range(plan.output_columns)])
+            addends.append(added)
+        total = _add_rows(products, addends, doubled, plan) + bias[...]
+        row = jax.lax.broadcasted_iota(jnp.int32, total.shape, 1)
+        total = jnp.where(row < plan.factor * plan.num_rows, total, 0.0)
+        if keeps_sum:
             results[0][frame] = total.astype(results[0].dtype)
         if norm is not None:
-            results[-1][frame] = norm_and_silu(total, norm[...], epilogue.norm_width).astype(results[-1].dtype)
+            results[-1][frame] = norm_and_silu(total, norm[...], norm_width or 0).astype(results[-1].dtype)
 
     if plan.is_unrolled:  # lets the scheduler overlap the end of one frame with the products of the next frame
         for frame in range(plan.count):
@@ -323,11 +262,8 @@ def _kernel(*all_refs: jax.Ref, plan: TilePlan, epilogue: _Flags) -> None:
 def _compute_products(
     gathered: jax.Ref, weight: jax.Ref, summed: jax.Ref | None, frame: jax.Array | int, plan: TilePlan
 ) -> jax.Array:
-    """Multiply a frame and its T earlier frames by their weights, and return the sum of the products, [columns * H, parts * N].
-
-    N is the number of output channels in a block. `TilePlan.row_parts` describes the parts. `summed` is a buffer in which a loop
-    adds the products. None means that a single product computes the sum.
-    """
+    """Multiply a frame and its T earlier frames by their weights, and return the sum, [columns * H, parts * N]
+    (`TilePlan.row_parts`)."""
 
     if summed is None:
         # The depth of a product is padded to a multiple of the matrix unit. One product for all T + 1 frames needs least padding.
@@ -343,8 +279,7 @@ def _compute_products(
 
 
 def _gather(sources: list[list[jax.Ref]], edges: tuple[jax.Ref, jax.Ref], gathered: jax.Ref, plan: TilePlan) -> None:
-    """Fill `gathered`: for each frame and each column of the result, join the channels of the three input columns under the
-    filter."""
+    """Fill `gathered`: join the channels of the three input columns under the filter, for each frame and column of the result."""
     is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
     places = [0, plan.earlier, plan.earlier + plan.count] if plan.earlier else [0, plan.count]
     for (left, middle, right), start, end in zip(sources, places[:-1], places[1:], strict=True):
@@ -367,57 +302,35 @@ def _block_slice(place: int, size: int) -> slice:
     return slice(place * size, (place + 1) * size)
 
 
-def _read_residual(ref: jax.Ref, frame: jax.Array | int, plan: TilePlan) -> jax.Array:
-    """Read the residual of a frame for the columns that this grid step computes, [columns, H, N] float32."""
-    frames, columns = ref.shape[:2]
-    added = ref[frame // (plan.count // frames)].astype(jnp.float32)
-    times = plan.output_columns // columns
-    if times == 1:
-        return added
-    return jnp.concatenate([added[column // times][None] for column in range(plan.output_columns)])
+def _add_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], plan: TilePlan) -> jax.Array:
+    """Add the parts of `products` and the residuals: [columns * H, 3 N] to [columns, H, N]. The first third of the channels
+    belongs to the result one row below, and the last third to the result one row above.
 
-
-def _double_rows(products: jax.Array, added: list[jax.Array], doubled: list[jax.Ref], plan: TilePlan) -> jax.Array:
-    """Add the four parts of `products` and the residuals: [columns * H, 4 N] to [columns, output rows, N].
-
-    `products` are matrix products with a weight of `_weight_for_doubled_rows`. `doubled` are buffers that interleave the upper
-    and lower copies of the rows, one buffer for each 128 channels.
+    If rows are doubled, there are four parts (`_weight_for_doubled_rows`), and the result is [columns, output rows, N]. The
+    buffers `doubled` interleave the upper and lower copies of the rows, one buffer for each 128 channels.
     """
-    count = products.shape[0]
-    from_above, upper, lower, from_below = (products[:, _block_slice(part, plan.width)] for part in range(4))
+    from_above, *own, from_below = (products[:, _block_slice(part, plan.width)] for part in range(plan.row_parts))
+    if not doubled:
+        total = _roll_rows(from_above, 1, plan) + own[0] + _roll_rows(from_below, -1, plan)
+        return sum(added, total.reshape(plan.output_columns, plan.rows, plan.width))
+    upper, lower = own
     upper += _roll_rows(from_above, 1, plan)
     lower += _roll_rows(from_below, -1, plan)
     if added:
         upper, lower = (part + more.reshape(part.shape) for part, more in zip((upper, lower), added, strict=True))
     for part, ref in enumerate(doubled):  # a strided store writes 128 lanes at a time
-        ref[pl.ds(0, count, 2)] = upper[:, _block_slice(part, LANES)]
-        ref[pl.ds(1, count, 2)] = lower[:, _block_slice(part, LANES)]
+        ref[pl.ds(0, products.shape[0], 2)] = upper[:, _block_slice(part, LANES)]
+        ref[pl.ds(1, products.shape[0], 2)] = lower[:, _block_slice(part, LANES)]
     both = jnp.concatenate([ref[...] for ref in doubled], axis=-1).reshape(plan.output_columns, 2 * plan.rows, plan.width)
     return both[:, : plan.output_rows]
-
-
-def _add_rows(products: jax.Array, added: list[jax.Array], plan: TilePlan) -> jax.Array:
-    """Add the products of the filter's three rows and the residual: [columns * H, 3 N] to [columns, H, N].
-
-    The first third of the channels belongs to the result one row below, and the last third to the result one row above. Therefore
-    these thirds are shifted by one row.
-    """
-    from_above, own, from_below = (products[:, _block_slice(part, plan.width)] for part in range(TAPS))
-    total = _roll_rows(from_above, 1, plan) + own + _roll_rows(from_below, -1, plan)
-    return sum(added, total.reshape(plan.output_columns, plan.rows, plan.width))
 
 
 def _roll_rows(rows: jax.Array, by: int, plan: TilePlan) -> jax.Array:
     """Move the rows of each column down (`by` = 1) or up (`by` = -1) in [columns * H, N].
 
-    Moving down leaves the first row empty, moving up the last row. The empty row becomes zero. With `repeats_rows`, it keeps its
-    old value.
+    The empty row at the start or end becomes zero. With `repeats_rows`, it keeps its old value.
     """
     moved = pltpu.roll(rows, by % rows.shape[0], 0).reshape(plan.output_columns, plan.rows, plan.width)
     incoming = 0 if by > 0 else plan.num_rows - 1 if plan.repeats_rows else plan.rows - 1
     entering = rows.reshape(moved.shape) if plan.repeats_rows else 0.0
-    return jnp.where(_row_indices(moved.shape) == incoming, entering, moved).reshape(rows.shape)
-
-
-def _row_indices(shape: tuple[int, ...]) -> jax.Array:
-    return jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    return jnp.where(jax.lax.broadcasted_iota(jnp.int32, moved.shape, 1) == incoming, entering, moved).reshape(rows.shape)

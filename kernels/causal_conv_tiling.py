@@ -1,7 +1,4 @@
-"""The tile plan of `kernels.causal_conv`: sizes of grid steps and of blocks of the weight that fit into the vector memory.
-
-This module only computes numbers. The kernel itself is in `kernels.causal_conv`.
-"""
+"""The tile plan of `kernels.causal_conv`: sizes of grid steps and of blocks of the weight that fit into the vector memory."""
 
 from __future__ import annotations
 
@@ -28,22 +25,19 @@ ENOUGH_ROWS = 192  # rows of an efficient product: loading a 256 x 256 tile take
 
 
 def padded_channels(channels: int) -> int:
-    """Round a number of channels up to a multiple of 128."""
     return math.ceil(channels / LANES) * LANES
 
 
 def padded_rows(rows: int) -> int:
-    """Round a number of rows up to a multiple of 16."""
     return math.ceil(rows / ROW_ALIGNMENT) * ROW_ALIGNMENT
 
 
 def channel_blocks(channels: int, out: int) -> int:
     """Return the number of blocks of output channels into which a weight is divided.
 
-    `channels` and `out` are the numbers of input and output channels. Returns 1 if the weight of three frames has at most
-    `MOST_WEIGHT_BYTES`. Otherwise two blocks must fit into the memory, because the next block is loaded during a grid step. If
-    possible, the channels of a block are a multiple of `MATRIX_UNIT`. The weight of a single frame is divided into the same
-    number.
+    `channels` and `out` are the numbers of input and output channels. A divided weight needs two blocks in the memory, because
+    the next block is loaded during a grid step. If possible, the channels of a block are a multiple of `MATRIX_UNIT`. The weight
+    of a single frame is divided into the same number.
     """
     one = 2 * TAPS**3 * channels  # bytes of the weight for one output channel and three frames, bfloat16
     if one * out <= MOST_WEIGHT_BYTES:
@@ -57,19 +51,15 @@ class TilePlan:
     """The sizes of one grid step.
 
     Attributes:
-        count: number of frames.
-        earlier: number of earlier frames that the convolution sees for each frame.
+        count, earlier: number of frames, and of earlier frames that the convolution sees for each frame.
         columns: number of input columns in a grid step.
-        rows: number of rows of the input frames, with padding.
-        num_rows: number of rows of the input frames, without padding.
+        rows, num_rows: number of rows of the input frames, with and without padding.
         repeats_rows: pad above and below with the first and last row instead of zeros.
-        channels: number of input channels.
-        width: number of output channels in a block.
+        channels, width: number of input channels, and of output channels in a block.
         factor: 2 if width and height of the frames are doubled, else 1.
-        residuals: number of residual arrays.
-        outputs: number of arrays that the kernel writes.
-        weight_buffers: number of buffers for blocks of the weight. 2 if the next block is loaded during a grid step. 1 if the
-            weight has one block, or if two blocks do not fit.
+        residuals, outputs: number of residual arrays, and of arrays that the kernel writes.
+        weight_buffers: 2 if the next block of the weight is loaded during a grid step. 1 if there is one block, or if two do not
+            fit.
     """
 
     count: int
@@ -97,9 +87,8 @@ class TilePlan:
         residuals: int,
         outputs: int,
     ) -> TilePlan:
-        """Choose the plan. `shape` is the shape of the frames [F, W, H, C], `weight` the shape of the arranged weight.
-
-        The plan has enough columns to keep the matrix unit busy, or fewer if the memory is too small.
+        """Choose the plan. `shape` is the shape of the frames [F, W, H, C], `weight` the shape of the arranged weight. The plan
+        has enough columns to keep the matrix unit busy, or fewer if the memory is too small.
         """
         count, columns, rows, channels = shape
         factor = 2 if doubles else 1
@@ -131,16 +120,12 @@ class TilePlan:
 
     @property
     def output_rows(self) -> int:
-        """Number of rows of the result, with padding."""
         return padded_rows(2 * self.num_rows) if self.factor == 2 else self.rows
 
     @property
     def row_parts(self) -> int:
-        """Number of parts into which the columns of the weight and of each product are divided.
-
-        Usually there is one part for each of the filter's three rows. If the rows of the frames are doubled, there are four
-        parts: two for the upper copy of a row and two for the lower copy.
-        """
+        """Number of parts into which columns of the weight and of products are divided: three for the filter's rows, or four if
+        rows are doubled."""
         return TAPS + self.factor - 1
 
     @property
@@ -154,8 +139,7 @@ class TilePlan:
 
     @property
     def loops_over_taps(self) -> bool:
-        """True if a loop computes one product for the frame and one for each earlier frame, and adds the products. False if a
-        single product covers all these frames."""
+        """True if a loop multiplies the frame and each earlier frame. False if one product covers all frames."""
         return self.earlier > 0 and self.frame_cycles > FRAME_CYCLES
 
     @property
@@ -167,10 +151,8 @@ class TilePlan:
 
     @property
     def vmem_bytes(self) -> int:
-        """Bytes of vector memory that a grid step needs for bfloat16 arrays.
-
-        Inputs and outputs count twice, because the next block is copied during a grid step.
-        """
+        """Bytes of vector memory for bfloat16 arrays. Inputs and outputs count twice, because the next block is copied
+        meanwhile."""
         frames, pixels = self.earlier + self.count, self.output_columns * self.rows
         column, results = frames * self.rows * self.channels, self.count * pixels * self.factor * self.width
         weight = self.weight_buffers * (self.earlier + 1) * self.depth * self.row_parts * self.width
@@ -180,9 +162,8 @@ class TilePlan:
         return 2 * (weight + pipelined + 2 * column + gathered) + 4 * (products + doubled)
 
     def scratch_shapes(self, dtype: jnp.dtype) -> list[pl.MemoryRef]:
-        """Return the scratch arrays: the gathered columns, buffers for doubled rows, and a buffer for the sum of products.
-
-        Doubled rows need one buffer for each 128 channels. The last buffer exists only if a loop adds the products.
+        """Return the scratch arrays: the gathered columns, one buffer for each 128 channels of doubled rows, and a buffer for a
+        loop that adds the products.
         """
         gathered = pltpu.VMEM((self.earlier + self.count, self.columns, self.factor, self.rows, self.depth), dtype)
         buffers = self.width // LANES if self.factor == 2 else 0

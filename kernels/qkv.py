@@ -1,12 +1,8 @@
 """The operations between the projections and the attention: norm, rotary embedding, head groups, bounds.
 
-Arrays [B, S, W] have S tokens with the W channels of all heads. A head has D channels. After these operations, the chips exchange
-tokens for heads (all-to-all). Therefore the results are split into head groups, one for each chip of the exchange.
-
-On a TPU, each Pallas pass reads an array once and writes it once, split into head groups. Keys need two passes if the mean key is
-subtracted. The passes also compute each head's bounds (`HeadBounds`). The bounds show whether the attention can use its constant
-form, which is faster because it subtracts no maximum from the scores. XLA's own program reads and writes the arrays several times
-as often; docs/lab/tpu-kernels.md has the figures.
+Arrays [B, S, W] have S tokens with the W channels of all heads of D channels. The chips then exchange tokens for heads, so the
+results are split into head groups, one for each chip. On a TPU, each Pallas pass reads and writes an array once. Keys need two
+passes if the mean key is subtracted. XLA's own program moves several times as much; docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -35,11 +31,8 @@ VMEM_LIMIT_BYTES = 48 * 2**20
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadBounds:
-    """The largest norms and values of each head, [B, H] float32. They limit the head's scores and sums from above.
-
-    Attributes:
-        query, key: the largest Euclidean norm of a query, which is multiplied by log2(e) * D ** -0.5, and of a key.
-        value: the largest magnitude of a value.
+    """The largest Euclidean norms of each head's queries, multiplied by log2(e) * D ** -0.5, and keys, and the largest magnitude
+    of its values, [B, H] float32. They limit the head's scores and sums from above.
     """
 
     query: jax.Array
@@ -51,9 +44,8 @@ class HeadBounds:
 class Prepared:
     """The prepared query, key and value, each [groups, B, S, W / groups].
 
-    The Pallas passes multiply the query by log2(e) * D ** -0.5 and compute `bounds`. With `Preparation.centres_keys`, they also
-    subtract the mean key, `mean` [B, 1, W], from the keys. Subtracting the mean does not change the softmax. Without
-    `Preparation.use_pallas`, only query, key and value are set.
+    Only the Pallas passes multiply the query by log2(e) * D ** -0.5, and compute `bounds`. With `Preparation.centres_keys`, they
+    also subtract the mean key, `mean` [B, 1, W], from the keys, which does not change the softmax.
     """
 
     query: jax.Array
@@ -69,8 +61,7 @@ class Preparation:
 
     Attributes:
         norms_heads: the RMS norm is over the channels of each head instead of over all channels.
-        centres_keys: the Pallas passes subtract the mean key. Must be False if the attention also sees other keys, from which
-            this mean was not subtracted.
+        centres_keys: the Pallas passes subtract the mean key. Must be False if the attention also sees other keys.
         groups: number of head groups in the result.
         token_axis, channel_axis: the mesh axes over which tokens and channels are divided. None if they are not divided.
         use_pallas: use the Pallas passes for TPUs.
@@ -88,10 +79,6 @@ class Preparation:
     use_pallas: bool = False
     head_width: int | None = None
 
-    def get_head_width(self, tables: tuple[jax.Array, jax.Array]) -> int:
-        """Return the number of channels of a head: `head_width` if it is set, otherwise the width of the tables."""
-        return self.head_width or tables[0].shape[1]
-
 
 def prepare(
     projected: tuple[jax.Array, jax.Array, jax.Array],
@@ -101,31 +88,55 @@ def prepare(
 ) -> Prepared:
     """Apply the RMS norm and rotary embedding to query and key [B, S, W], and split query, key and value into head groups.
 
-    Args:
-        projected: query, key and value, [B, S, W].
-        norms: weights of the norms of query and key, [W], or [D] with `norms_heads`.
-        tables: cosine and sine of the rotary embedding, float32. They are [S, D], with the same value for both channels of a
-            pair, as in diffusers' Wan. With `head_width`, they are [S, W / 2], as in diffusers' LTX-2.
-        preparation: the options.
+    `norms` are the weights of the norms of query and key, [W], or [D] with `norms_heads`. `tables` are cosine and sine of the
+    rotary embedding, float32. They are [S, D], with the same value for both channels of a pair, as in diffusers' Wan. With
+    `head_width`, they are [S, W / 2], as in diffusers' LTX-2.
 
     Raises: NotImplementedError if the Pallas passes do not support the arguments. The passes need S to be a multiple of 128,
     and no `channel_axis`. If `head_width` is set, it must be 128, and the number of heads must be even.
     """
-    if preparation.use_pallas:
-        return _prepare_with_pallas(projected, norms, tables, preparation)
-    normalise = (
-        functools.partial(normalise_heads, eps=preparation.eps)
-        if preparation.norms_heads
-        else functools.partial(_normalise, preparation=preparation)
-    )
-    rotate = _rotate if preparation.head_width is None else functools.partial(rotate_halves, head_width=preparation.head_width)
-    query, key = (rotate(normalise(array, norm), *tables) for array, norm in zip(projected, norms, strict=False))
-    query, key, value = (group_heads(array, preparation.groups) for array in (query, key, projected[2]))
-    return Prepared(query=query, key=key, value=value, bounds=None)
+    if not preparation.use_pallas:
+        normalise = functools.partial(_normalise, preparation=preparation)
+        if preparation.norms_heads:
+            normalise = functools.partial(normalise_heads, eps=preparation.eps)
+        rotate = (
+            _rotate if preparation.head_width is None else functools.partial(rotate_halves, head_width=preparation.head_width)
+        )
+        query, key = (rotate(normalise(array, norm), *tables) for array, norm in zip(projected, norms, strict=False))
+        query, key, value = (group_heads(array, preparation.groups) for array in (query, key, projected[2]))
+        return Prepared(query=query, key=key, value=value, bounds=None)
+    if preparation.channel_axis is not None:
+        raise NotImplementedError("the TPU's passes need all channels on one chip; set use_pallas=False with tp")
+    query, key, value = projected
+    head = preparation.head_width or tables[0].shape[1]
+    if preparation.head_width is not None and (head != LANES or query.shape[2] % (2 * head)):
+        raise NotImplementedError(
+            f"the TPU's passes rotate an even number of heads of width {LANES}, not {query.shape[2]} channels in heads "
+            f"of {head}; set use_pallas=False"
+        )
+    query_norm, key_norm = norms
+    if preparation.norms_heads:
+        query_norm, key_norm = (jnp.tile(norm, query.shape[2] // head) for norm in norms)
+    query, query_square = _rotating_pass(query, query_norm, tables, preparation, scale=LOG2_E * head**-0.5)
+    if preparation.centres_keys:
+        key, key_sum = _rotating_pass(key, key_norm, tables, dataclasses.replace(preparation, groups=1), statistic="sum")
+        mean = key_sum.sum(1) / key.shape[2]
+        mean = mean if preparation.token_axis is None else jax.lax.pmean(mean, preparation.token_axis)
+        key, key_square = _shifting_pass(key[0], mean, preparation.groups, head, statistic="square")
+    else:
+        mean = None
+        key, key_square = _rotating_pass(key, key_norm, tables, preparation)
+    zeros = jnp.zeros((len(value), 1, value.shape[2]), jnp.float32)
+    value, magnitude = _shifting_pass(value, zeros, preparation.groups, head, statistic="magnitude")
+    largest = []  # the maxima over all tokens, also of other chips, and all channels of each head, [B, H]
+    for blocks in (query_square, key_square, magnitude):
+        own = blocks.max((1, 2)).reshape(len(blocks), -1, head).max(2)
+        largest.append(own if preparation.token_axis is None else jax.lax.pmax(own, preparation.token_axis))
+    bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
+    return Prepared(query=query, key=key, value=value, bounds=bounds, mean=mean)
 
 
 def group_heads(value: jax.Array, groups: int) -> jax.Array:
-    """Split [B, S, W] into head groups, [groups, B, S, W / groups]."""
     return jnp.moveaxis(value.reshape(*value.shape[:2], groups, -1), 2, 0)
 
 
@@ -141,13 +152,13 @@ def ungroup_heads(grouped: jax.Array, *, use_pallas: bool = False) -> jax.Array:
         in_specs=[pl.BlockSpec((groups, None, rows, width), lambda b, s: (0, b, s, 0))],
         out_specs=pl.BlockSpec((None, rows, groups * width), lambda b, s: (b, s, 0)),
         out_shape=jax.ShapeDtypeStruct((batch, length, groups * width), grouped.dtype),
-        compiler_params=_compiler_params(),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES),
         name="ungroup_heads",
     )(grouped)
 
 
 def normalise_heads(projected: jax.Array, weight: jax.Array, *, eps: float) -> jax.Array:
-    """Apply the RMS norm over the channels of each head to [B, S, W]. `weight` is [D]."""
+    """Apply the RMS norm with `weight` [D] over the channels of each head to [B, S, W]."""
     wide = projected.astype(jnp.float32).reshape(*projected.shape[:2], -1, len(weight))
     normal = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + eps) * weight.astype(jnp.float32)
     return normal.reshape(projected.shape).astype(projected.dtype)
@@ -171,9 +182,8 @@ def _rotate(normal: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
 
 
 def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head_width: int) -> jax.Array:
-    """Rotate [B, S, W] with tables [S, W / 2]: (a, b) -> (a cos - b sin, b cos + a sin).
-
-    a is a channel in the first half of a head, b the channel at the same place in the second half.
+    """Rotate [B, S, W] with tables [S, W / 2]: (a, b) -> (a cos - b sin, b cos + a sin). Here, a and b have the same place in the
+    two halves of a head.
     """
     heads = normal.reshape(*normal.shape[:2], -1, head_width).astype(jnp.float32)
     cosine, sine = (table.reshape(len(table), -1, head_width // 2) for table in (cosine, sine))
@@ -182,58 +192,11 @@ def rotate_halves(normal: jax.Array, cosine: jax.Array, sine: jax.Array, *, head
     return rotated.astype(normal.dtype).reshape(normal.shape)
 
 
-def _prepare_with_pallas(
-    projected: tuple[jax.Array, jax.Array, jax.Array],
-    norms: tuple[jax.Array, ...],
-    tables: tuple[jax.Array, jax.Array],
-    preparation: Preparation,
-) -> Prepared:
-    if preparation.channel_axis is not None:
-        raise NotImplementedError("the TPU's passes need all channels on one chip; set use_pallas=False with tp")
-    query, key, value = projected
-    head = preparation.get_head_width(tables)
-    if preparation.head_width is not None and (head != LANES or query.shape[2] % (2 * head)):
-        raise NotImplementedError(
-            f"the TPU's passes rotate an even number of heads of width {LANES}, not {query.shape[2]} channels in heads "
-            f"of {head}; set use_pallas=False"
-        )
-    if preparation.norms_heads:
-        norms = tuple(jnp.tile(norm, query.shape[2] // head) for norm in norms)
-    query, query_square = _rotating_pass(query, norms[0], tables, preparation, scale=LOG2_E * head**-0.5)
-    if preparation.centres_keys:
-        key, key_sum = _rotating_pass(key, norms[1], tables, dataclasses.replace(preparation, groups=1), statistic="sum")
-        mean = key_sum.sum(1) / key.shape[2]
-        mean = mean if preparation.token_axis is None else jax.lax.pmean(mean, preparation.token_axis)
-        key, key_square = _shifting_pass(key[0], mean, preparation.groups, head, statistic="square")
-    else:
-        mean = None
-        key, key_square = _rotating_pass(key, norms[1], tables, preparation)
-    zeros = jnp.zeros((len(value), 1, value.shape[2]), jnp.float32)
-    value, magnitude = _shifting_pass(value, zeros, preparation.groups, head, statistic="magnitude")
-    largest = [_reduce_to_heads(blocks, head, preparation.token_axis) for blocks in (query_square, key_square, magnitude)]
-    bounds = HeadBounds(query=jnp.sqrt(largest[0]), key=jnp.sqrt(largest[1]), value=largest[2])
-    return Prepared(query=query, key=key, value=value, bounds=bounds, mean=mean)
-
-
-def _reduce_to_heads(blocks: jax.Array, head: int, token_axis: str | None) -> jax.Array:
-    """Return the maximum over all tokens and all channels of each head, [B, H].
-
-    `blocks` [B, N, 1, W] are the maxima of each channel in N blocks of tokens. With `token_axis`, the maximum includes the tokens
-    of the other chips on this mesh axis.
-    """
-    largest = blocks.max((1, 2)).reshape(blocks.shape[0], -1, head).max(2)
-    return largest if token_axis is None else jax.lax.pmax(largest, token_axis)
-
-
 def _rows_per_step(length: int) -> int:
     rows = next((rows for rows in ROW_BLOCKS if length % rows == 0), None)
     if rows is None:
         raise NotImplementedError(f"the TPU's passes take a multiple of {ROW_BLOCKS[-1]} tokens, not {length}; pad them")
     return rows
-
-
-def _compiler_params() -> pltpu.CompilerParams:
-    return pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES)
 
 
 def _rotating_pass(
@@ -247,16 +210,14 @@ def _rotating_pass(
 ) -> tuple[jax.Array, jax.Array]:
     """Apply RMS norm and rotary embedding to `projected` [B, S, W], multiply it by `scale`, and split it into head groups.
 
-    Returns: the array [groups, B, S, W / groups], and a statistic for each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
-    describes the statistics.
+    Returns: the array [groups, B, S, W / groups], and a statistic (`_store_head`) for each of N blocks of tokens, [B, N, 1, W].
     """
     batch, length, width = projected.shape
     rows = _rows_per_step(length)
     table = pl.BlockSpec((rows, tables[0].shape[1]), lambda b, s: (s, 0))
-    turn = _neighbour_rotation if preparation.head_width is None else _halves_rotation
     options = dict(
-        head=preparation.get_head_width(tables),
-        turn=turn,
+        head=preparation.head_width or tables[0].shape[1],
+        uses_halves=preparation.head_width is not None,
         eps=preparation.eps,
         scale=scale,
         statistic=statistic,
@@ -275,11 +236,7 @@ def _rotating_pass(
 def _shifting_pass(
     array: jax.Array, shift: jax.Array, groups: int, head: int, *, statistic: Statistic
 ) -> tuple[jax.Array, jax.Array]:
-    """Subtract `shift` [B, 1, W] from `array` [B, S, W], and split the result into head groups.
-
-    Returns: the array [groups, B, S, W / groups], and a statistic for each of N blocks of tokens, [B, N, 1, W]. `_summarise_head`
-    describes the statistics.
-    """
+    """Subtract `shift` [B, 1, W] from `array` [B, S, W], and split the result into head groups. Returns as `_rotating_pass`."""
     batch, length, width = array.shape
     return _make_pass(
         functools.partial(_shifting_kernel, head=head, statistic=statistic),
@@ -298,13 +255,11 @@ def _make_pass(
     specs: list[pl.BlockSpec],
     num_bytes: int | None = None,
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Return a Pallas call that runs `kernel` on N blocks of tokens.
+    """Return a Pallas call that runs `kernel` on N blocks of tokens. `shape` is (B, S, W, tokens per block, groups).
 
     The call reads an array [B, S, W] and further arrays, whose BlockSpecs are `specs`. It writes the head groups
-    [groups, B, S, W / groups] and a statistic for every block, [B, N, 1, W]. `shape` is (B, S, W, tokens per block, groups).
-
-    `num_bytes` is the number of bytes that the call reads and writes, for XLA's estimates. Set it if one of the further arrays is
-    large.
+    [groups, B, S, W / groups] and a statistic for every block, [B, N, 1, W]. `num_bytes` is what it reads and writes, for XLA's
+    estimates, if a further array is large.
     """
     batch, length, width, rows, groups = shape
     blocks = length // rows
@@ -320,7 +275,7 @@ def _make_pass(
             jax.ShapeDtypeStruct((groups, batch, length, width // groups), dtype),
             jax.ShapeDtypeStruct((batch, blocks, 1, width), jnp.float32),
         ],
-        compiler_params=_compiler_params(),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES),
         cost_estimate=None if num_bytes is None else pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=num_bytes),
         name=name,
     )
@@ -335,69 +290,59 @@ def _rotating_kernel(
     statistic_ref: jax.Ref,
     *,
     head: int,
-    turn: Callable[[jax.Ref, jax.Ref, int, float], Callable[[jax.Array, int], jax.Array]],
+    uses_halves: bool,
     eps: float,
     scale: float,
     statistic: Statistic,
     norms_heads: bool,
 ) -> None:
-    """Normalise, rotate and scale one block of tokens. The code handles one head at a time, to need few registers."""
-    whole = None if norms_heads else _inverse_norm(array_ref, head, eps)
-    turned = turn(cosine_ref, sine_ref, head, scale)
-    for start in range(0, array_ref.shape[1], head):
+    """Normalise, rotate and scale one block of tokens, one head at a time, to need few registers."""
+    (rows, width), whole = array_ref.shape, None
+    if not norms_heads:  # 1 / root mean square over all channels of each token, [N, 1]
+        square = jnp.zeros((rows, head), jnp.float32)
+        for start in range(0, width, head):
+            square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
+        whole = jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
+    turn = _make_rotation(cosine_ref, sine_ref, head, scale, uses_halves)
+    for start in range(0, width, head):
         columns = slice(start, start + head)
         normal = array_ref[:, columns].astype(jnp.float32)
         inverse = jax.lax.rsqrt(jnp.square(normal).sum(1, keepdims=True) / head + eps) if whole is None else whole
-        rotated = turned(normal * inverse * weight_ref[:, columns], start).astype(out_ref.dtype)
-        _store_head(out_ref, rotated, start)
-        statistic_ref[:, columns] = _summarise_head(rotated, statistic)
+        rotated = turn(normal * inverse * weight_ref[:, columns], start).astype(out_ref.dtype)
+        _store_head(out_ref, statistic_ref, rotated, start, statistic)
 
 
-def _inverse_norm(array_ref: jax.Ref, head: int, eps: float) -> jax.Array:
-    """Compute 1 / root mean square over all channels of each token, [N, 1] float32. A loop adds the squares head by head."""
-    rows, width = array_ref.shape
-    square = jnp.zeros((rows, head), jnp.float32)
-    for start in range(0, width, head):
-        square += jnp.square(array_ref[:, start : start + head].astype(jnp.float32))
-    return jax.lax.rsqrt(square.sum(1, keepdims=True) / width + eps)
+def _make_rotation(
+    cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float, uses_halves: bool
+) -> Callable[[jax.Array, int], jax.Array]:
+    """Return a function that rotates a head [N, D], whose first channel has the index `start`, and multiplies by `scale`.
 
-
-def _neighbour_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
-    """Return a function that rotates pairs of neighbouring channels and multiplies by `scale`. All heads have the same angles.
-
-    The function takes the values of a head [N, D] and the index of the head's first channel.
-    """
-    is_first = jax.lax.broadcasted_iota(jnp.int32, cosine_ref.shape, 1) % 2 == 0
-    cosine, sine = cosine_ref[...] * scale, jnp.where(is_first, -sine_ref[...], sine_ref[...]) * scale
-
-    def turned(normal: jax.Array, start: int) -> jax.Array:
-        others = jnp.where(is_first, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
-        return normal * cosine + others * sine
-
-    return turned
-
-
-def _halves_rotation(cosine_ref: jax.Ref, sine_ref: jax.Ref, head: int, scale: float) -> Callable[[jax.Array, int], jax.Array]:
-    """Return a function that rotates the two halves of a head and multiplies by `scale`. Each head has its own angles.
-
-    The tables are [N, W / 2]: they have half as many columns as the tokens have channels. Therefore a head's angles take half as
-    many lanes as its channels, and the function reads the angles of two heads at once.
+    It rotates pairs of neighbouring channels, and all heads have the same angles. With `uses_halves`, it rotates the two halves
+    of a head, and each head has its own angles. The tables are then [N, W / 2], and the angles of two heads are read at once.
     """
     half = head // 2
+    if not uses_halves:
+        is_even = jax.lax.broadcasted_iota(jnp.int32, cosine_ref.shape, 1) % 2 == 0
+        cosine, sine = cosine_ref[...] * scale, jnp.where(is_even, -sine_ref[...], sine_ref[...]) * scale
+
+        def turn_neighbours(normal: jax.Array, start: int) -> jax.Array:
+            others = jnp.where(is_even, pltpu.roll(normal, head - 1, 1), pltpu.roll(normal, 1, 1))
+            return normal * cosine + others * sine
+
+        return turn_neighbours
     is_first = jax.lax.broadcasted_iota(jnp.int32, (cosine_ref.shape[0], head), 1) < half
 
-    def twice(table_ref: jax.Ref, start: int) -> jax.Array:
-        first = start // head // 2 * head
-        pair = table_ref[:, first : first + head]
-        other = pltpu.roll(pair, half, 1)
-        return jnp.where(is_first, pair, other) if start // head % 2 == 0 else jnp.where(is_first, other, pair)
-
-    def turned(normal: jax.Array, start: int) -> jax.Array:
-        cosine, sine = twice(cosine_ref, start), twice(sine_ref, start)
+    def turn_halves(normal: jax.Array, start: int) -> jax.Array:
+        angles = []
+        for table_ref in (cosine_ref, sine_ref):
+            first = start // head // 2 * head
+            pair = table_ref[:, first : first + head]
+            other = pltpu.roll(pair, half, 1)
+            angles.append(jnp.where(is_first, pair, other) if start // head % 2 == 0 else jnp.where(is_first, other, pair))
         others = pltpu.roll(normal, half, 1)
-        return (normal * cosine + jnp.where(is_first, -others, others) * sine) * scale
+        return (normal * angles[0] + jnp.where(is_first, -others, others) * angles[1]) * scale
 
-    return turned
+    return turn_halves
 
 
 def _shifting_kernel(
@@ -406,8 +351,7 @@ def _shifting_kernel(
     for start in range(0, array_ref.shape[1], head):
         columns = slice(start, start + head)
         shifted = (array_ref[:, columns].astype(jnp.float32) - shift_ref[:, columns]).astype(out_ref.dtype)
-        _store_head(out_ref, shifted, start)
-        statistic_ref[:, columns] = _summarise_head(shifted, statistic)
+        _store_head(out_ref, statistic_ref, shifted, start, statistic)
 
 
 def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> None:
@@ -416,21 +360,18 @@ def _ungroup_kernel(grouped_ref: jax.Ref, out_ref: jax.Ref, *, groups: int) -> N
         out_ref[:, group * width : (group + 1) * width] = grouped_ref[group]
 
 
-def _store_head(out_ref: jax.Ref, values: jax.Array, start: int) -> None:
-    """Write the values of one head, [N, D], into its head group. `start` is the index of the head's first channel."""
-    width = out_ref.shape[2]
-    out_ref[start // width, :, start % width : start % width + values.shape[1]] = values
-
-
-def _summarise_head(values: jax.Array, statistic: Statistic) -> jax.Array:
-    """Compute a statistic [1, D] float32 of one head over N tokens. `values` is [N, D].
-
-    The statistic is "sum" (the sum of each channel), "magnitude" (the largest magnitude of each channel), or "square" (D copies
-    of the largest squared norm of a token).
+def _store_head(out_ref: jax.Ref, statistic_ref: jax.Ref, values: jax.Array, start: int, statistic: Statistic) -> None:
+    """Write the values of one head, [N, D], whose first channel has the index `start`, into its head group. Also write a
+    statistic over the N tokens, [1, D] float32: "sum" or "magnitude" (the largest) of each channel, or "square", the largest
+    squared norm of a token.
     """
+    width, head = out_ref.shape[2], values.shape[1]
+    out_ref[start // width, :, start % width : start % width + head] = values
     wide = values.astype(jnp.float32)
     if statistic == "sum":
-        return wide.sum(0, keepdims=True)
-    if statistic == "magnitude":
-        return jnp.abs(wide).max(0, keepdims=True)
-    return jnp.broadcast_to(jnp.square(wide).sum(1, keepdims=True).max(0, keepdims=True), (1, values.shape[1]))
+        found = wide.sum(0, keepdims=True)
+    elif statistic == "magnitude":
+        found = jnp.abs(wide).max(0, keepdims=True)
+    else:
+        found = jnp.broadcast_to(jnp.square(wide).sum(1, keepdims=True).max(0, keepdims=True), (1, head))
+    statistic_ref[:, start : start + head] = found

@@ -16,8 +16,7 @@ class TileSelection:
     Attributes:
         tile: the number of tokens in a tile along time, height and width.
         grid: the number of tiles along each axis. The last tile of an axis can contain padding.
-        window: the number of tiles in the window along each axis, odd. At the video's border, the window is shifted to stay
-            inside the video.
+        window: the number of tiles in the window along each axis, odd. It is shifted to stay inside the video.
         kept: the number of tiles that are selected by score, from 1 to `num_tiles`.
     """
 
@@ -28,7 +27,6 @@ class TileSelection:
 
     @property
     def size(self) -> int:
-        """The number of tokens in a tile, with padding."""
         return math.prod(self.tile)
 
     @property
@@ -37,5 +35,4 @@ class TileSelection:
 
     @property
     def most_seen(self) -> int:
-        """The largest number of tiles that a tile can see."""
         return min(math.prod(map(min, self.window, self.grid)) + self.kept, self.num_tiles)

@@ -1,10 +1,7 @@
-"""The norms of a transformer's tokens: layer norm with scale and shift, and RMS norm over all heads.
+"""The norms of a transformer's tokens [B, S, W]: layer norm with scale and shift, and RMS norm over all heads.
 
-Tokens are [B, S, W]: B samples of S tokens with W channels.
-
-On a TPU, each norm is a Pallas pass that reads the tokens once and writes them once. XLA's own program reads the tokens a second
-time for the variance. It also repeats the norm for every tile of the matrix product that follows. docs/lab/tpu-kernels.md has
-the figures.
+On a TPU, each norm is a Pallas pass that reads and writes the tokens once. XLA's own program reads them a second time for the
+variance, and repeats the norm for every tile of the matrix product that follows. docs/lab/tpu-kernels.md has the figures.
 """
 
 from __future__ import annotations
@@ -18,18 +15,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-LANES = 128
-# Tokens per grid step: the largest of these numbers that divides the number of tokens. A block of 256 tokens with 5,120
-# channels takes 2.6 MB of the vector memory in bfloat16.
-ROW_BLOCKS = (256, 128)
+from kernels.qkv import LANES, ROW_BLOCKS
+
 ROWS_AT_ONCE = 64  # tokens that are normalised at once; the sums of so few tokens fit into the registers
 VMEM_LIMIT_BYTES = 48 * 2**20
 
 
 def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """Apply layer norm over the channels of `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32.
+    """Apply layer norm over the channels of `tokens` [B, S, W], multiply by `scale` and add `shift`, both [W] float32. Computed
+    in float32 and rounded once.
 
-    The result is computed in float32 and rounded once, at the end.
     Raises: NotImplementedError if `use_pallas` is set and S or W is no multiple of 128.
     """
     if use_pallas:
@@ -41,11 +36,7 @@ def layer_norm(tokens: jax.Array, scale: jax.Array, shift: jax.Array, *, eps: fl
 
 
 def rms_norm(tokens: jax.Array, scale: jax.Array, *, eps: float, use_pallas: bool = False) -> jax.Array:
-    """Divide `tokens` [B, S, W] by their root mean square and multiply by `scale` [W] float32.
-
-    The result is computed in float32 and rounded once, at the end.
-    Raises: NotImplementedError if `use_pallas` is set and S or W is no multiple of 128.
-    """
+    """Divide `tokens` [B, S, W] by their root mean square and multiply by `scale` [W] float32, as `layer_norm` does."""
     if use_pallas:
         return _run_pass(tokens, scale, None, eps=eps, name="rms_norm")
     wide = tokens.astype(jnp.float32)
@@ -72,9 +63,8 @@ def _run_pass(tokens: jax.Array, scale: jax.Array, shift: jax.Array | None, *, e
 
 
 def _kernel(tokens_ref: jax.Ref, *refs: jax.Ref, eps: float, is_centred: bool) -> None:
-    """Normalise a block of tokens, `ROWS_AT_ONCE` tokens at a time.
-
-    Separate loops over the channels compute the mean, the mean square and the result. Only the layer norm needs the mean.
+    """Normalise a block of tokens, `ROWS_AT_ONCE` tokens at a time. Separate loops over the channels compute the mean (layer norm
+    only), the mean square and the result.
     """
     *vector_refs, out_ref = refs
     num_rows, width = tokens_ref.shape

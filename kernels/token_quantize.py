@@ -1,7 +1,5 @@
-"""The quantization of a transformer's tokens [B, S, W] to 8 bits: B samples of S tokens with W channels, one scale per token.
-
-On a TPU a Pallas pass reads the tokens once. XLA's own program reads them once for the largest values and a second time for the
-8-bit values; docs/lab/tpu-slices.md has the figures.
+"""The quantization of a transformer's tokens [B, S, W] to 8 bits, one scale per token. On a TPU a Pallas pass reads the tokens
+once, XLA's own program twice; docs/lab/tpu-slices.md has the figures.
 """
 
 from __future__ import annotations
@@ -11,7 +9,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.token_norm import LANES, ROW_BLOCKS, ROWS_AT_ONCE, VMEM_LIMIT_BYTES
+from kernels.qkv import LANES, ROW_BLOCKS
+from kernels.token_norm import ROWS_AT_ONCE, VMEM_LIMIT_BYTES
 
 LARGEST = {jnp.dtype(jnp.int8): 127.0, jnp.dtype(jnp.float8_e4m3fn): 448.0}
 """The largest value of each format that is used. int8 is symmetric, so it does not use -128."""
@@ -19,37 +18,16 @@ SMALLEST_PEAK = 1e-30  # lower limit of a token's largest absolute value, so tha
 
 
 def quantize_tokens(tokens: jax.Array, dtype: jnp.dtype, *, use_pallas: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Quantize `tokens` [..., W] to `dtype`. Return the quantized tokens and their scales [..., 1] float32.
-
-    A token's scale is its largest absolute value divided by the largest value of `dtype`. Values are divided by the scale and
-    rounded to the nearest number of `dtype`.
+    """Quantize `tokens` [..., W] to `dtype`, rounded to the nearest. Also return their scales [..., 1] float32: a token's largest
+    absolute value divided by the largest value of `dtype`.
 
     Raises: NotImplementedError if `use_pallas` is set and `can_run_pass` is false.
     """
-    if use_pallas:
-        return _run_pass(tokens, dtype)
-    peak = jnp.max(jnp.abs(tokens), axis=-1, keepdims=True).astype(jnp.float32)
-    factor, scale = _factor_and_scale(peak, dtype)
-    scaled = tokens.astype(jnp.float32) * factor
-    return (jnp.round(scaled) if dtype == jnp.int8 else scaled).astype(dtype), scale
-
-
-def can_run_pass(shape: tuple[int, ...], dtype: jnp.dtype) -> bool:
-    """Return whether the Pallas pass can quantize tokens of this shape to `dtype`.
-
-    The shape must be [B, S, W] with S and W multiples of 128, and the dtype int8.
-    """
-    return dtype == jnp.int8 and len(shape) == 3 and shape[1] % LANES == 0 and shape[2] % LANES == 0
-
-
-def _factor_and_scale(peak: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Return the factor that quantizes a token's values, and the token's scale (1 / factor). `peak` is the largest absolute
-    value."""
-    largest, peak = LARGEST[dtype], jnp.maximum(peak, SMALLEST_PEAK)
-    return largest / peak, peak / largest
-
-
-def _run_pass(tokens: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    if not use_pallas:
+        peak = jnp.max(jnp.abs(tokens), axis=-1, keepdims=True).astype(jnp.float32)
+        factor, scale = _factor_and_scale(peak, dtype)
+        scaled = tokens.astype(jnp.float32) * factor
+        return (jnp.round(scaled) if dtype == jnp.int8 else scaled).astype(dtype), scale
     if not can_run_pass(tokens.shape, dtype):
         raise NotImplementedError(f"the TPU's pass takes tokens in multiples of {LANES} to int8, not {tokens.shape} to {dtype}")
     batch, length, width = tokens.shape
@@ -61,21 +39,26 @@ def _run_pass(tokens: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array
         grid=(batch, length // rows),
         in_specs=[block],
         out_specs=(block, column),
-        out_shape=(
-            jax.ShapeDtypeStruct(tokens.shape, dtype),
-            jax.ShapeDtypeStruct((batch, length, 1), jnp.float32),
-        ),
+        out_shape=(jax.ShapeDtypeStruct(tokens.shape, dtype), jax.ShapeDtypeStruct((batch, length, 1), jnp.float32)),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=VMEM_LIMIT_BYTES),
         cost_estimate=pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=num_bytes),
         name="quantize_tokens",
     )(tokens)
 
 
-def _kernel(tokens_ref: jax.Ref, out_ref: jax.Ref, scale_ref: jax.Ref) -> None:
-    """Quantize a block of tokens, `ROWS_AT_ONCE` tokens at a time.
+def can_run_pass(shape: tuple[int, ...], dtype: jnp.dtype) -> bool:
+    """Return whether the Pallas pass can quantize tokens: [B, S, W] with S and W multiples of 128, to int8."""
+    return dtype == jnp.int8 and len(shape) == 3 and shape[1] % LANES == 0 and shape[2] % LANES == 0
 
-    A first loop over the channels finds each token's largest absolute value, and a second loop writes the result.
-    """
+
+def _factor_and_scale(peak: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """Return the factor that quantizes a token's values, and the token's scale (1 / factor), from its largest absolute value."""
+    largest, peak = LARGEST[dtype], jnp.maximum(peak, SMALLEST_PEAK)
+    return largest / peak, peak / largest
+
+
+def _kernel(tokens_ref: jax.Ref, out_ref: jax.Ref, scale_ref: jax.Ref) -> None:
+    """Quantize a block of tokens, `ROWS_AT_ONCE` at a time: first find each token's largest absolute value, then write."""
     num_rows, width = tokens_ref.shape
     columns = [slice(start, start + LANES) for start in range(0, width, LANES)]
 

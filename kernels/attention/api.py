@@ -1,7 +1,7 @@
 """The attention function. It chooses an implementation by platform and shape, unless the caller names one.
 
-The platform is taken from the mesh in context (`jax.set_mesh`, or inside `jax.shard_map`), because a host without a TPU can
-compile a program for TPUs. Without a mesh, the platform for which jax lowers the program decides.
+The platform is the platform of the mesh in context (`jax.set_mesh`, or inside `jax.shard_map`), because a host without a TPU can
+compile for TPUs. Without a mesh, the platform for which jax lowers the program decides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,18 +34,11 @@ BLOCK_Q = 1024
 BLOCK_KV = 512
 
 logger = logging.getLogger(__name__)
-_disabled: set[str] = set()
+disabled: set[str] = set()  # implementations that the automatic choice excludes in this process
 
 
 def disable_implementation(implementation: ImplementationName) -> None:
-    """Exclude an implementation from the automatic choice in this process, after it failed. Callers can still request it by
-    name."""
-    _disabled.add(implementation)
-
-
-def is_disabled(implementation: ImplementationName) -> bool:
-    """Return whether `disable_implementation` has excluded the implementation."""
-    return implementation in _disabled
+    disabled.add(implementation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,13 +51,12 @@ class TpuOptions:
 
     Attributes:
         chip: the TPU generation. By default, it is taken from the mesh in context, or from this process's devices.
-        layout: the order in memory of query, key, value and result. "heads" is head by head ([B, H, S, D] in memory), as XLA
-            stores them on a TPU by default. "columns" is [B, S, H * D]. The wrong value costs copies, but the result is the same.
+        layout: the order in memory of query, key, value and result. "heads" is [B, H, S, D], as XLA stores them on a TPU by
+            default. "columns" is [B, S, H * D]. The wrong value costs copies, but the result is the same.
         bounds: each head's `HeadBounds`, set only if `kernels.qkv` prepared the arrays. Implementations other than the TPU kernel
             refuse prepared arrays. If None, the TPU kernel computes the bounds.
         tests_bounds: if False, all heads use the online form, and bounds are neither computed nor tested.
-        smooth_keys: subtract the mean key from all keys, so that more heads can use the constant form. The result does not
-            change.
+        smooth_keys: subtract the mean key from all keys, so that more heads can use the constant form. The result is the same.
         sizes, online_sizes: block sizes of the constant and the online form. None uses the tuned sizes.
     """
 
@@ -83,7 +75,7 @@ class AttentionOptions:
 
     Attributes:
         scale: factor of the scores, default D ** -0.5.
-        implementation: the implementation to use. By default, it is chosen by platform and shape.
+        implementation: by default, it is chosen by platform and shape.
         window_size: (before, after). Query i sees keys i - before to i + after. An int sets both numbers.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite.
         kv_lengths: the number of leading keys that each sample's queries see, known only when the program runs.
@@ -113,38 +105,23 @@ class Call:
 
     @property
     def scale(self) -> float:
-        """The factor of the scores."""
         return self.query.shape[-1] ** -0.5 if self.options.scale is None else self.options.scale
 
     @property
     def window(self) -> Window | None:
-        """The window (before, after), see `AttentionOptions`. None if there is no window."""
         size = self.options.window_size
         return (size, size) if isinstance(size, int) else size
 
     @property
     def num_keys(self) -> int:
-        """Number of keys, without padding."""
         return self.options.num_keys or self.key.shape[-3]
 
-    @property
-    def num_scores(self) -> int:
-        """Number of scores per head, with padding."""
-        return self.query.shape[1] * self.key.shape[-3]
-
-    def select_layer(self) -> Self:
-        """Return a call with only the layer `options.layer` of `key` and `value`. The call stays the same if no layer is
-        given."""
-        key, value = (select_layer(array, self.options.layer) for array in (self.key, self.value))
-        return dataclasses.replace(self, key=key, value=value, options=dataclasses.replace(self.options, layer=None))
-
     def plain_arrays(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return query, key and value, [B, S, H, D]. Key and value exclude padding and other layers than `options.layer`."""
+        """Return query, key and value, [B, S, H, D], without padding of the keys and without other layers."""
         key, value = (select_layer(array, self.options.layer)[:, : self.num_keys] for array in (self.key, self.value))
         return self.query, key, value
 
     def plain_options(self) -> dict[str, Any]:
-        """Return the keyword arguments for `blocked_attention` and `reference_attention`."""
         lengths = None if self.options.kv_lengths is None else self.options.kv_lengths.values
         return {"scale": self.scale, "window": self.window, "kv_lengths": lengths, "return_lse": self.return_lse}
 
@@ -152,11 +129,11 @@ class Call:
 class Implementation(abc.ABC):
     """One implementation of attention.
 
-    The automatic choice takes the first implementation of a list that suits the platform and the number of scores (`suits`), and
-    that supports the arguments (`refuse` returns no reason).
+    The automatic choice takes the first implementation of a list that suits the platform and the number of scores, and whose
+    `refuse` returns no reason.
 
     Attributes:
-        name: the name by which callers can request the implementation. For such a request, `suits` is not tested.
+        name: the name by which callers can request the implementation, for any platform and number of scores.
         platform: the only platform for which the automatic choice takes the implementation. None for all platforms.
         small_scores: up to this number of scores per head, the automatic choice skips the implementation, because a later
             implementation in the list is faster.
@@ -165,10 +142,6 @@ class Implementation(abc.ABC):
     name: ClassVar[str]
     platform: ClassVar[str | None] = None
     small_scores: ClassVar[int] = 0
-
-    def suits(self, platform: str, num_scores: int) -> bool:
-        """Return whether the automatic choice may take this implementation for a platform and a number of scores per head."""
-        return self.platform in (None, platform) and num_scores > self.small_scores and self.name not in _disabled
 
     def refuse(self, call: Call) -> str | None:
         """Return an error message if the implementation does not support the arguments, otherwise None.
@@ -195,10 +168,11 @@ class _PallasTpu(Implementation):
         return pallas_tpu.find_unsupported(call.query, call.key, call.value, call.bias)
 
     def attend(self, call: Call) -> Attended:
-        """Run the TPU kernel. For an unknown chip, use default block sizes and the smallest memory limit of all chips."""
+        """Run the TPU kernel. For an unknown chip, use default block sizes."""
         tpu, chip = call.options.tpu, call.options.tpu.chip or target_chip()
+        key, value, layer = call.key, call.value, call.options.layer
         if not pallas_tpu.reads_layers(tpu.layout, tpu.bounds, tpu.tests_bounds):
-            call = call.select_layer()
+            key, value, layer = select_layer(key, layer), select_layer(value, layer), None
         lengths = call.query.shape[1], call.num_keys
         find = default_sizes if chip is None else functools.partial(block_sizes, chip)
         options = pallas_tpu.KernelOptions(
@@ -212,17 +186,10 @@ class _PallasTpu(Implementation):
             tests_bounds=tpu.tests_bounds,
             sizes=tpu.sizes or find(*lengths),
             online_sizes=tpu.online_sizes or find(*lengths, form="online"),
-            vmem_limit_bytes=min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip],
+            vmem_limit_bytes=vmem_limit(chip),
         )
-        return pallas_tpu.tpu_attention(
-            query=call.query,
-            key=call.key,
-            value=call.value,
-            options=options,
-            bias=call.bias,
-            kv_lengths=call.options.kv_lengths,
-            layer=call.options.layer,
-        )
+        lengths_kv = call.options.kv_lengths
+        return pallas_tpu.tpu_attention(call.query, key, value, options, call.bias, kv_lengths=lengths_kv, layer=layer)
 
 
 class _Cudnn(Implementation):
@@ -285,8 +252,7 @@ def attention(
 ) -> jax.Array:
     """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. A query that sees no key yields 0.
 
-    `key` and `value` are [B, S_kv, H, D]. `bias` broadcasts to [B, H, S_q, S_kv]. The first suitable implementation in
-    `implementations` is used, unless the options name one.
+    `key` and `value` are [B, S_kv, H, D]. `bias` broadcasts to [B, H, S_q, S_kv].
     Raises: NotImplementedError if the implementation that the options name does not support the arguments.
     """
     return cast(jax.Array, _dispatch(Call(query, key, value, bias, options or AttentionOptions()), implementations))
@@ -297,7 +263,6 @@ def attention_with_lse(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the attention [B, S_q, H, D] and its log-sum-exp [B, S_q, H] float32: log(sum(exp(scale * Q K^T))) over the keys.
 
-    `join_attentions` needs the log-sum-exp.
     Raises: NotImplementedError for options with `window_size` or `kv_lengths`, and as `attention` does.
     """
     options = options or AttentionOptions()
@@ -330,13 +295,12 @@ def choose_implementation(
 ) -> Implementation:
     """Return the first implementation that suits the platform and does not refuse the call.
 
-    If the program will run on this platform, and an implementation for only this platform refuses the call, its reason is logged
-    once.
     Raises: NotImplementedError, with all reasons, if every implementation refuses.
     """
     reasons = []
     for implementation in implementations:
-        if not implementation.suits(platform, call.num_scores):
+        is_large = call.query.shape[1] * call.key.shape[-3] > implementation.small_scores
+        if implementation.platform not in (None, platform) or not is_large or implementation.name in disabled:
             continue
         reason = implementation.refuse(call)
         if reason is None:
@@ -355,32 +319,28 @@ def _log_once(message: str) -> None:
 
 
 def select_layer(array: jax.Array, layer: jax.Array | None) -> jax.Array:
-    """Return the part of `array` [layers, ...] for the layer with index `layer`. Return `array` unchanged if no layer is
-    given."""
+    """Return the part of `array` [layers, ...] for this layer. Without a layer, return `array`."""
     return array if layer is None else jax.lax.dynamic_index_in_dim(array, layer, keepdims=False)
 
 
 def target_platform() -> str | None:
-    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu".
-
-    Without a mesh, return "gpu" if this process uses GPUs, else None.
-    """
-    device = _mesh_device()
+    """Return the platform of the mesh in context: "tpu", "gpu" or "cpu". Without a mesh, "gpu" if this process uses GPUs, else
+    None."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
     if device is None:
         return "gpu" if jax.default_backend() == "gpu" else None
     return {"cuda": "gpu"}.get(device.platform, device.platform)
 
 
 def target_chip() -> Chip | None:
-    """Return the TPU generation of the mesh in context. Without a mesh, return the generation of this process's devices.
-
-    Return None for devices that are not known TPUs.
-    """
-    device = _mesh_device()
+    """Return the TPU generation of the mesh in context, or else of this process's devices. None for devices that are not known
+    TPUs."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
     if device is None and jax.default_backend() == "tpu":
         device = jax.devices()[0]
     return None if device is None else CHIP_OF_DEVICE_KIND.get(device.device_kind)
 
 
-def _mesh_device() -> jax.sharding.AbstractDevice | None:
-    return jax.sharding.get_abstract_mesh().abstract_device
+def vmem_limit(chip: Chip | None) -> int:
+    """Return the bytes of vector memory that a kernel may use, for an unknown chip the smallest limit."""
+    return min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip]

@@ -1,8 +1,6 @@
-"""Block sizes of the TPU kernel, with the number of instruction bundles that the TPU's compiler schedules for each size.
-
-`python -m benchmarks.tune_attention` writes the tuned sizes to the table `block_sizes.json`. This module reads the table, and
-computes default sizes for shapes that are not in the table. A shape is a number of queries and a number of keys. A bundle is the
-group of instructions that a TPU core issues in one cycle.
+"""Block sizes of the TPU kernel, with the number of instruction bundles that the TPU's compiler schedules for each size. A bundle
+is the group of instructions that a core issues in one cycle. `python -m benchmarks.tune_attention` writes the tuned sizes to the
+table `block_sizes.json`.
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ MOST_KEYS = {"constant": 9472, "online": 2048}
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
     """The block sizes of the TPU kernel. A grid step processes block_q queries and block_kv keys of one head, in chunks of
-    chunk_q queries and chunk_kv keys.
-
-    Chunks divide their blocks. All sizes are multiples of 128.
+    chunk_q queries and chunk_kv keys. Chunks divide their blocks. All sizes are multiples of 128.
     """
 
     block_q: int
@@ -53,20 +49,16 @@ class BlockSizes:
             raise ValueError(f"{self}: chunks must divide their blocks and be multiples of 128")
 
     def steps(self, length_q: int, length_kv: int) -> int:
-        """Return the number of grid steps for one head with these numbers of queries and keys."""
         return self.blocks_of(length_q) * math.ceil(length_kv / self.block_kv)
 
     def blocks_of(self, length_q: int) -> int:
-        """Return the number of blocks for `length_q` queries."""
         return math.ceil(length_q / self.block_q)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedSizes:
-    """One row of the table: the tuned sizes for a shape on a chip.
-
-    `bundles` is the number of instruction bundles that libtpu schedules for one grid step. The bundles of a loop count once, not
-    once per iteration.
+    """One row of the table: the tuned sizes for a shape on a chip. `bundles` is the number of instruction bundles that libtpu
+    schedules for one grid step. The bundles of a loop count once, not once per iteration.
     """
 
     chip: Chip
@@ -77,25 +69,19 @@ class TunedSizes:
     bundles: int
 
     def bundles_a_tile(self) -> float:
-        """Return the scheduled bundles per 8 x 128 scores. The bundles include work on padding, but the scores exclude
-        padding."""
+        """Return the scheduled bundles per 8 x 128 scores. Work on padding counts, scores of padding do not."""
         return self.bundles * self.sizes.steps(self.length_q, self.length_kv) / (self.length_q * self.length_kv / 1024)
 
 
 def block_sizes(chip: Chip, length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return the tuned sizes for these numbers of queries and keys, or `default_sizes` if the table has no row for them.
-
-    The sizes do not depend on the number of heads.
-    """
+    """Return the tuned sizes for these numbers of queries and keys, or `default_sizes` if the table has no row for them."""
     tuned = _row_for(chip, length_q, length_kv, form)
     return default_sizes(length_q, length_kv, form) if tuned is None else tuned.sizes
 
 
 def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSizes | None:
-    """Return the table's row for these numbers of queries and keys, None if the table has no such row.
-
-    A row for another number of queries is also returned, if both numbers of queries need equally many blocks. The kernel then
-    does the same work.
+    """Return the table's row for these numbers of queries and keys, or for another number of queries that needs equally many
+    blocks. The kernel then does the same work. None if the table has no such row.
     """
     exact = _table().get((chip, form, length_q, length_kv))
     alike = (row for row in _table().values() if (row.chip, row.form, row.length_kv) == (chip, form, length_kv))
@@ -103,29 +89,22 @@ def _row_for(chip: Chip, length_q: int, length_kv: int, form: Form) -> TunedSize
 
 
 def predicted_bundles(chip: Chip, length_q: int, length_kv: int, heads: int, form: Form = "constant") -> int | None:
-    """Return the number of bundles that libtpu schedules for `heads` heads on one chip. None if the table has no row for the
-    shape.
-
-    Each bundle takes one cycle or more.
-    """
+    """Return the number of bundles for `heads` heads on one chip. None if the table has no row for the shape."""
     tuned = _row_for(chip, length_q, length_kv, form)
     return None if tuned is None else tuned.bundles * tuned.sizes.steps(length_q, length_kv) * heads
 
 
 def bundles_a_tile(chip: Chip, form: Form = "constant") -> float:
-    """Estimate the bundles per 8 x 128 tile of scores, for shapes without a row in the table.
-
-    The estimate is `TunedSizes.bundles_a_tile` of this chip's row with the most scores, or `UNTUNED_BUNDLES` for a chip without
-    rows.
+    """Estimate the bundles per 8 x 128 tile of scores, for shapes without a row in the table: `TunedSizes.bundles_a_tile` of this
+    chip's row with the most scores, or `UNTUNED_BUNDLES`.
     """
     rows = [row for row in _table().values() if (row.chip, row.form) == (chip, form)]
     return max(rows, key=lambda row: row.length_q * row.length_kv).bundles_a_tile() if rows else UNTUNED_BUNDLES[form]
 
 
 def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> BlockSizes:
-    """Return block sizes with little padding, for shapes without a row in the table.
-
-    The largest default sizes are the best sizes at 75,600 tokens on v6e.
+    """Return block sizes with little padding, for shapes without a row in the table. The largest are the best sizes at 75,600
+    tokens on v6e.
     """
     block_q = snug_block(length_q, MOST_QUERIES)
     block_kv = snug_block(length_kv, MOST_KEYS[form])
@@ -135,10 +114,8 @@ def default_sizes(length_q: int, length_kv: int, form: Form = "constant") -> Blo
 
 
 def snug_block(length: int, most: int) -> int:
-    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding for `length` tokens.
-
-    If two blocks need equal padding, return the larger block. If `length` is at most `most`, return `length` rounded up to a
-    multiple of 128.
+    """Return the multiple of 256 between `most` / 2 and `most` that needs the least padding for `length` tokens, the larger one
+    if two are equal. If `length` is at most `most`, return `length` rounded up to a multiple of 128.
     """
     if length <= most:
         return math.ceil(length / LANES) * LANES

@@ -1,9 +1,7 @@
 """Block-sparse attention: each block of queries attends to its own list of key blocks.
 
-The lists are arrays, so that a program can compute them on the device. All lists of a call have the same number of entries. If
-some lists need fewer entries, a count for each list determines how many of its entries are used. The TPU kernel
-(`block_sparse_tpu`) keeps all keys and values of one head in the vector memory, and reads the listed blocks there. The other
-implementations use plain XLA.
+The lists are arrays, so that a program can compute them on the device. All lists of a call have the same number of entries. A
+count for each list can limit how many of its entries are used. The TPU kernel is in `block_sparse_tpu`.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from kernels.attention import block_sparse_tpu
-from kernels.attention.api import SMALL_SCORES, is_disabled, target_chip, target_platform
-from kernels.attention.block_sizes import VMEM_LIMIT_BYTES
+from kernels.attention import api, block_sparse_tpu
+from kernels.attention.api import SMALL_SCORES, target_chip, target_platform, vmem_limit
 from kernels.attention.pallas_tpu import head_bounds, subtract_mean_key
 from kernels.qkv import LOG2_E, HeadBounds
 
@@ -33,12 +30,9 @@ class KeyBlocks:
     """The key blocks that each query block sees.
 
     Attributes:
-        indices: [B, H, query blocks, K] int32, a list of K indices of key blocks for each query block. A list contains no index
-            twice.
-        counts: [B, H, query blocks] int32, the number of entries that are used, from the start of each list. None uses all K
-            entries.
-        sizes: [key blocks] int32, the number of keys in each block. The keys of a block come first, then its padding. None if all
-            blocks are full, except the last.
+        indices: [B, H, query blocks, K] int32, a list of K different indices of key blocks for each query block.
+        counts: [B, H, query blocks] int32, the number of entries that are used, from the start of each list. None: all.
+        sizes: [key blocks] int32, the number of keys in each block, before its padding. None: all are full, except the last.
         block_q, block_kv: the number of queries in a query block, and of keys in a full key block.
         mean_count: the expected mean of `counts`, used only to estimate the kernel's cost. None if all entries are used.
     """
@@ -53,13 +47,9 @@ class KeyBlocks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summaries:
-    """N additional keys and values. Each summarises a whole block of keys, for example by the block's mean.
+    """N additional keys and values, [B, H, N, D]. Each summarises a whole block of keys, for example by the block's mean.
 
-    All queries of a query block see a summary with the same bias.
-
-    Attributes:
-        key, value: [B, H, N, D].
-        bias: [B, H, query blocks, N] float32, added to the scaled scores. -inf hides a summary from a query block.
+    `bias` [B, H, query blocks, N] float32 is added to the scaled scores. -inf hides a summary from a query block.
     """
 
     key: jax.Array
@@ -74,8 +64,8 @@ class BlockSparseOptions:
     Attributes:
         scale: factor of the scores, default D ** -0.5.
         num_keys: keys from this index on are padding that no query sees. The padding must be finite. None or 0 means no padding.
-        bounds: each head's `HeadBounds`, set only if `kernels.qkv` prepared the arrays for TPUs. The query is then already
-            multiplied by log2(e) * D ** -0.5, and `scale` is ignored.
+        bounds: set only if `kernels.qkv` prepared the arrays for TPUs. The query is then already multiplied by
+            log2(e) * D ** -0.5, and `scale` is ignored.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32, which `join_attentions` needs.
         implementation: "pallas_tpu", "gathered" or "masked". By default, it is chosen by platform and size.
         interpret: run the TPU kernel in Pallas' interpreter.
@@ -121,18 +111,11 @@ def _choose(query: jax.Array, key: jax.Array, blocks: KeyBlocks, options: BlockS
 
     A process that does not use the dense TPU kernel (`disable_implementation`) does not use the block-sparse TPU kernel either.
     """
-    if (
-        target_platform() == "tpu"
-        and not is_disabled("pallas_tpu")
-        and block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, _vmem_limit()) is None
-    ):
-        return "pallas_tpu"
+    if target_platform() == "tpu" and "pallas_tpu" not in api.disabled:
+        limit = vmem_limit(target_chip())
+        if block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, limit) is None:
+            return "pallas_tpu"
     return "masked" if query.shape[1] * key.shape[1] <= SMALL_SCORES else "gathered"
-
-
-def _vmem_limit() -> int:
-    chip = target_chip()
-    return min(VMEM_LIMIT_BYTES.values()) if chip is None else VMEM_LIMIT_BYTES[chip]
 
 
 def _sizes(blocks: KeyBlocks, num_keys: int) -> jax.Array:
@@ -159,12 +142,11 @@ def _attend_on_tpu(
     options: BlockSparseOptions,
     summaries: Summaries | None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Run the TPU kernel. Each list entry encodes a key block's index together with the block's number of visible keys.
-
-    If no bounds are given, this function first scales the query and computes the bounds of each head. It also subtracts the mean
-    key, unless the call has summaries or returns the log-sum-exp.
+    """Run the TPU kernel. Without bounds, first scale the query and compute the bounds of each head. Also subtract the mean key,
+    unless the call has summaries or returns the log-sum-exp.
     """
-    if (reason := block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, _vmem_limit())) is not None:
+    limit = vmem_limit(target_chip())
+    if (reason := block_sparse_tpu.find_unsupported(query, key, blocks.block_q, blocks.block_kv, limit)) is not None:
         raise NotImplementedError(reason)
     bounds = options.bounds
     if bounds is None:
@@ -178,15 +160,12 @@ def _attend_on_tpu(
     padding = ((0, 0), (0, len(sizes) * blocks.block_kv - key.shape[1]), (0, 0), (0, 0))
     if padding[1][1] > 0:
         key, value = jnp.pad(key, padding), jnp.pad(value, padding)
-    entries = block_sparse_tpu.encode_entries(blocks.indices, _list_sizes(blocks, sizes))
-    own = None
-    if summaries is not None:
-        own = (summaries.key, summaries.value, summaries.bias * LOG2_E)
+    visible = _list_sizes(blocks, sizes)
     attended, lse = block_sparse_tpu.attend_blocks(
         query,
         key,
         value,
-        entries,
+        blocks.indices << block_sparse_tpu.SIZE_BITS | visible,
         blocks.counts,
         bounds,
         problem=block_sparse_tpu.SparseProblem(
@@ -196,8 +175,8 @@ def _attend_on_tpu(
             return_lse=options.return_lse,
             mean_count=blocks.mean_count,
         ),
-        summaries=own,
-        vmem_limit_bytes=_vmem_limit(),
+        summaries=None if summaries is None else (summaries.key, summaries.value, summaries.bias * LOG2_E),
+        vmem_limit_bytes=limit,
         interpret=options.interpret,
     )
     return attended if lse is None else (attended, lse)
@@ -212,7 +191,7 @@ def _masked(
     scale: float,
     summaries: Summaries | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the scores of all keys, then mask the keys that are not listed. The scores take B * H * S_q * S_kv * 4 bytes."""
+    """Compute the scores of all keys, then mask the keys that are not listed. Takes B * H * S_q * S_kv * 4 bytes."""
     length_q, length_kv = query.shape[1], key.shape[1]
     seen = jax.nn.one_hot(blocks.indices, len(sizes), dtype=jnp.int32) * _list_sizes(blocks, sizes)[..., None]
     visible = seen.sum(3)  # the number of visible keys, [B, H, query blocks, key blocks]
@@ -250,10 +229,7 @@ def _gathered(
     scale: float,
     summaries: Summaries | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Loop over the query blocks, and copy the listed key blocks of one query block at a time.
-
-    A copy has B * H * K * block_kv keys, and as many values.
-    """
+    """Loop over the query blocks, and copy their listed key blocks: B * H * K * block_kv keys, and as many values."""
     length_q, width = query.shape[1], query.shape[3]
     count = blocks.indices.shape[2]
     queries = _pad_tokens(query, count * blocks.block_q).reshape(query.shape[0], count, blocks.block_q, *query.shape[2:])

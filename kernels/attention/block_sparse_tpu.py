@@ -1,14 +1,8 @@
 """The TPU kernel of block-sparse attention: bfloat16 in and out, float32 sums.
 
-All keys and values of one head stay in the vector memory while the kernel runs over the query blocks of the head. The kernel
-reads the listed key blocks there by index, so that memory bandwidth does not limit the kernel. One matrix product covers several
-key blocks.
-
-The dense kernel (`pallas_tpu`) computes scores as [keys, queries], with the queries as the operand that stays in the matrix unit.
-Here a query block is too short to fill the matrix unit. Therefore this kernel computes scores as [queries, keys].
-
-As in the dense kernel, heads with provably small scores use the constant form, which subtracts no maximum from the scores. The
-other heads use the online softmax.
+All keys and values of one head stay in the vector memory while the kernel runs over the query blocks of the head. Query blocks
+are too short to stay in the matrix unit, as in the dense kernel (`pallas_tpu`). Therefore scores are [queries, keys]. As in the
+dense kernel, heads with provably small scores use the constant form, the other heads the online softmax.
 """
 
 from __future__ import annotations
@@ -41,10 +35,9 @@ Summary = tuple[jax.Array, jax.Array, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseProblem:
-    """The properties of a call that are known when the kernel is traced.
-
-    `block_q` is the number of queries in a query block, `block_kv` the number of keys in a key block. `num_keys` is the number of
-    keys, without padding. `mean_count` is the expected mean number of used entries in a list, None if all entries are used.
+    """The properties of a call that are known when the kernel is traced. `block_q` and `block_kv` are the queries and keys in a
+    block, `num_keys` the keys without padding. `mean_count` is the expected mean number of used entries in a list, None if all
+    are used.
     """
 
     block_q: int
@@ -68,23 +61,13 @@ def find_unsupported(query: jax.Array, key: jax.Array, block_q: int, block_kv: i
         )
     if block_kv >> SIZE_BITS:
         return f"the block-sparse TPU kernel takes at most {(1 << SIZE_BITS) - 1} keys in a block, not {block_kv}; use 'gathered'"
-    needed = _resident_bytes(key.shape[1], block_kv)
+    needed = 2 * math.ceil(key.shape[1] / block_kv) * block_kv * LANES * 2  # bfloat16
     if needed > vmem_limit_bytes - RESERVED_BYTES:
         return (
             f"{key.shape[1]:,} keys and values of a head take {needed / 2**20:.0f} MiB of the vector memory, and "
             f"{(vmem_limit_bytes - RESERVED_BYTES) / 2**20:.0f} MiB are free; use 'gathered'"
         )
     return None
-
-
-def _resident_bytes(length: int, block_kv: int) -> int:
-    """Return the bytes of `length` keys and values of one head in bfloat16, padded to whole blocks."""
-    return 2 * math.ceil(length / block_kv) * block_kv * LANES * 2
-
-
-def encode_entries(indices: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Encode each list entry as one int32 for the scalar memory: the index of a key block, and its number of visible keys."""
-    return indices << SIZE_BITS | sizes
 
 
 def attend_blocks(
@@ -105,17 +88,20 @@ def attend_blocks(
     Args:
         query: [B, S_q, H, D] bfloat16, multiplied by log2(e) and by the factor of the scores.
         key, value: [B, S_kv, H, D] bfloat16. The last key block must be complete, with padding if needed.
-        entries: the lists, [B, H, query blocks, K] int32, encoded by `encode_entries`.
+        entries: the lists, [B, H, query blocks, K] int32: index of a key block << `SIZE_BITS` | its number of visible keys.
         counts: the number of used entries in each list, [B, H, query blocks] int32. None if all entries are used.
-        bounds: each head's largest norms of `query` and `key`, and the largest magnitude in `value`.
 
     Returns: the attention [B, S_q, H, D], and the log-sum-exp [B, S_q, H] float32 (None without `problem.return_lse`).
     """
     batch, length_q, heads, width = query.shape
-    lists = _pad_lists(entries, counts, problem)
+    lists, span = _pad_lists(entries, counts, problem)
     arrays = [array.reshape(*array.shape[:2], heads * width) for array in (query, key, value)]
-    if summaries is not None:
-        arrays += _pad_summaries(summaries, lists.shape[1])
+    if summaries is not None:  # the padding of the summaries has the bias -inf, which hides it
+        extra = -summaries[0].shape[2] % PRODUCT_KEYS
+        padded = [jnp.pad(array, ((0, 0), (0, 0), (0, extra), (0, 0))) for array in summaries[:2]]
+        missing = lists.shape[1] - summaries[2].shape[2]
+        padded.append(jnp.pad(summaries[2], ((0, 0), (0, 0), (0, missing), (0, extra)), constant_values=-jnp.inf))
+        arrays += [array.reshape(-1, *array.shape[2:]) for array in padded]
     run = functools.partial(
         _run_heads,
         lists=lists,
@@ -123,7 +109,7 @@ def attend_blocks(
         heads=heads,
         width=width,
         problem=problem,
-        span=_span(entries.shape[-1], counts is not None, problem),
+        span=span,
         has_counts=counts is not None,
         vmem_limit_bytes=vmem_limit_bytes,
         interpret=interpret,
@@ -144,42 +130,21 @@ def attend_blocks(
     return written[0].reshape(query.shape), lse
 
 
-def _span(entries: int, has_counts: bool, problem: SparseProblem) -> int:
-    """Return how many list entries the unrolled code covers: the whole list if it is short and has no count, else `LOOPED`."""
-    whole = _pad_length(entries, problem)
-    return LOOPED if has_counts or whole > LONGEST_UNROLLED else whole
+def _pad_lists(entries: jax.Array, counts: jax.Array | None, problem: SparseProblem) -> tuple[jax.Array, int]:
+    """Return the lists as [B * H, query blocks, K] int32, padded to whole grid steps and whole loop iterations. Also return how
+    many entries the unrolled code covers: the whole list if it is short and has no count, else `LOOPED`.
 
-
-def _pad_length(entries: int, problem: SparseProblem) -> int:
-    """Round the number of list entries up, so that the number of keys in their blocks is a multiple of 128."""
-    multiple = LANES // math.gcd(problem.block_kv, LANES)
-    return math.ceil(entries / multiple) * multiple
-
-
-def _pad_lists(entries: jax.Array, counts: jax.Array | None, problem: SparseProblem) -> jax.Array:
-    """Return the lists as [B * H, query blocks, K] int32, padded to whole grid steps and whole loop iterations.
-
-    The added entries have no visible keys. If `counts` is given, the count of each list is added as the list's last element.
+    The added entries have no visible keys. A list's last element is its count, if given.
     """
     batch, heads, blocks, length = entries.shape
-    span = _span(length, counts is not None, problem)
+    multiple = LANES // math.gcd(problem.block_kv, LANES)  # the number of keys in a loop iteration is a multiple of 128
+    whole = math.ceil(length / multiple) * multiple
+    span = LOOPED if counts is not None or whole > LONGEST_UNROLLED else whole
     padding = (0, -blocks % QUERY_BLOCKS), (0, -length % span)
     padded = jnp.pad(entries, ((0, 0), (0, 0), *padding))
     if counts is not None:
         padded = jnp.concatenate([padded, jnp.pad(counts, ((0, 0), (0, 0), padding[0]))[..., None]], axis=3)
-    return padded.reshape(batch * heads, blocks + padding[0][1], -1)
-
-
-def _pad_summaries(summaries: Summary, blocks: int) -> list[jax.Array]:
-    """Pad the summaries to a multiple of `PRODUCT_KEYS`. The padding has the bias -inf, which hides it.
-
-    Returns: key and value [B * H, N, D], and bias [B * H, blocks, N].
-    """
-    key, value, bias = summaries
-    extra = -key.shape[2] % PRODUCT_KEYS
-    key, value = (jnp.pad(array, ((0, 0), (0, 0), (0, extra), (0, 0))) for array in (key, value))
-    bias = jnp.pad(bias, ((0, 0), (0, 0), (0, blocks - bias.shape[2]), (0, extra)), constant_values=-jnp.inf)
-    return [array.reshape(-1, *array.shape[2:]) for array in (key, value, bias)]
+    return padded.reshape(batch * heads, blocks + padding[0][1], -1), span
 
 
 def _run_heads(
@@ -197,25 +162,24 @@ def _run_heads(
     vmem_limit_bytes: int,
     interpret: bool | pltpu.InterpretParams,
 ) -> tuple[jax.Array, ...]:
-    """Run the kernel for the first `count` heads in `order`, in which a head has the number sample * H + head.
-
-    The results of other heads are undefined.
+    """Run the kernel for the first `count` heads in `order`, in which a head has the number sample * H + head. The results of
+    other heads are undefined.
     """
     query, is_looped = arrays[0], span < lists.shape[2] - has_counts
     kind = "short_" if problem.block_q <= SHORT_BLOCK else "looped_" if is_looped else ""
     rows = QUERY_BLOCKS * problem.block_q
 
-    def by_head(head: jax.Array, step: jax.Array, order: jax.Ref) -> tuple[jax.Array | int, ...]:
-        return jax.lax.div(order[head], heads), 0, jax.lax.rem(order[head], heads)
-
-    def by_step(head: jax.Array, step: jax.Array, order: jax.Ref) -> tuple[jax.Array | int, ...]:
-        return jax.lax.div(order[head], heads), step, jax.lax.rem(order[head], heads)
-
-    resident = _resident_bytes(arrays[1].shape[1], problem.block_kv)
+    resident = 2 * math.ceil(arrays[1].shape[1] / problem.block_kv) * problem.block_kv * LANES * 2  # bytes of keys and values
     buffers = 2 if 2 * resident <= vmem_limit_bytes - RESERVED_BYTES else 1
     length = math.ceil(problem.num_keys / problem.block_kv) * problem.block_kv
-    whole = pl.BlockSpec((None, length, width), by_head, pipeline_mode=pl.Buffered(buffers))
-    queries = pl.BlockSpec((None, rows, width), by_step)
+    whole = pl.BlockSpec(
+        (None, length, width),
+        lambda head, step, order: (jax.lax.div(order[head], heads), 0, jax.lax.rem(order[head], heads)),
+        pipeline_mode=pl.Buffered(buffers),
+    )
+    queries = pl.BlockSpec(
+        (None, rows, width), lambda head, step, order: (jax.lax.div(order[head], heads), step, jax.lax.rem(order[head], heads))
+    )
     own_lists = pl.BlockSpec(
         (None, QUERY_BLOCKS, lists.shape[2]), lambda head, step, order: (order[head], step, 0), memory_space=pltpu.SMEM
     )
@@ -257,8 +221,7 @@ def _run_heads(
 
 
 def _estimate_cost(lists: jax.Array, arrays: Sequence[jax.Array], problem: SparseProblem, has_counts: bool) -> pl.CostEstimate:
-    """Estimate the work for all heads. For each list, the expected mean count is used, plus half a loop iteration for rounding
-    up."""
+    """Estimate the work for all heads. The expected mean count is used, plus half a loop iteration for rounding up."""
     heads, blocks, entries = lists.shape[0], lists.shape[1], lists.shape[2] - has_counts
     if problem.mean_count is not None:
         entries = min(entries, problem.mean_count + LOOPED // 2)
@@ -284,22 +247,20 @@ def _kernel(
     """Run one grid step: `QUERY_BLOCKS` query blocks of one head."""
     summary_refs, output_refs = (refs[:3], refs[3:]) if has_summaries else ((), refs)
     block_q, length = problem.block_q, list_ref.shape[1] - has_counts
-    weigh = _weigh_online if uses_online_softmax else _weigh
 
     def attend_block(block: jax.Array, _: None) -> None:
         rows = pl.ds(pl.multiple_of(block * block_q, block_q), block_q)
         query = query_ref[rows]
         empty = (jnp.zeros((block_q, LANES), jnp.float32),) * 2
         state = (*empty, jnp.full((block_q, 1), LOWEST, jnp.float32)) if uses_online_softmax else empty
-        first = _list_products(list_ref, key_ref, value_ref, block, span, problem)
-        attend = functools.partial(_attend_products, query=query, weigh=weigh)
+        products = functools.partial(_list_products, list_ref, key_ref, value_ref, block, span=span, problem=problem)
         if span == length:
-            state = attend(first(0), state)
+            state = _attend_products(query, products(0), state)
         else:
             steps = pl.cdiv(list_ref[block, length], span) if has_counts else length // span
-            state = jax.lax.fori_loop(0, steps, lambda step, state: attend(first(step * span), state), state)
+            state = jax.lax.fori_loop(0, steps, lambda step, state: _attend_products(query, products(step * span), state), state)
         if has_summaries:
-            state = attend(_summary_products(*summary_refs, block), state)
+            state = _attend_products(query, _summary_products(*summary_refs, block), state)
         total = state[1].sum(axis=1, keepdims=True)
         output_refs[0][rows] = (state[0] * jnp.where(total > 0, 1 / total, 0)).astype(output_refs[0].dtype)
         if problem.return_lse:
@@ -311,10 +272,7 @@ def _kernel(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Product:
-    """N keys, whose scores one matrix product computes, and their N values.
-
-    `read_keys` and `read_values` return arrays [N, D]. `mask` returns scores [queries, N] with the mask or the bias of the keys.
-    """
+    """N keys, whose scores one matrix product computes, and their values [N, D]. `mask` masks or biases scores [queries, N]."""
 
     read_keys: Callable[[], jax.Array]
     read_values: Callable[[], jax.Array]
@@ -322,12 +280,15 @@ class _Product:
 
 
 def _list_products(
-    list_ref: jax.Ref, key_ref: jax.Ref, value_ref: jax.Ref, block: jax.Array, span: int, problem: SparseProblem
-) -> Callable[[jax.Array | int], list[_Product]]:
-    """Return a function `products(first)` for the list of the query block with index `block`.
-
-    `products(first)` returns the `_Product`s of the `span` list entries from index `first` on.
-    """
+    list_ref: jax.Ref,
+    key_ref: jax.Ref,
+    value_ref: jax.Ref,
+    block: jax.Array,
+    first: jax.Array | int,
+    span: int,
+    problem: SparseProblem,
+) -> list[_Product]:
+    """Return the `_Product`s of `span` list entries, from index `first` on, for the query block with index `block`."""
     size = problem.block_kv
     joined = max(1, (SHORT_PRODUCT_KEYS if problem.block_q <= SHORT_BLOCK else PRODUCT_KEYS) // size)
 
@@ -343,48 +304,31 @@ def _list_products(
             visible = jnp.where((index >= place * size) & (index < end), 1, visible)
         return jnp.where(visible > 0, scores, -jnp.inf)
 
-    def products(first: jax.Array | int) -> list[_Product]:
-        found = []
-        for start in range(0, span, joined):
-            place, number = first + start, min(joined, span - start)
-            found.append(
-                _Product(
-                    read_keys=functools.partial(read, key_ref, place, number),
-                    read_values=functools.partial(read, value_ref, place, number),
-                    mask=functools.partial(mask, place, number),
-                )
-            )
-        return found
-
-    return products
+    return [
+        _Product(
+            read_keys=functools.partial(read, key_ref, place, number),
+            read_values=functools.partial(read, value_ref, place, number),
+            mask=functools.partial(mask, place, number),
+        )
+        for place, number in ((first + start, min(joined, span - start)) for start in range(0, span, joined))
+    ]
 
 
 def _summary_products(key_ref: jax.Ref, value_ref: jax.Ref, bias_ref: jax.Ref, block: jax.Array) -> list[_Product]:
-    """Return the `_Product`s of all summaries, with the bias for the query block with index `block`."""
-    found = []
-    for start in range(0, key_ref.shape[0], PRODUCT_KEYS):
-        part = slice(start, start + PRODUCT_KEYS)
-        found.append(
-            _Product(
-                read_keys=lambda part=part: key_ref[part],
-                read_values=lambda part=part: value_ref[part],
-                mask=lambda scores, part=part: scores + bias_ref[pl.ds(block, 1), part],
-            )
+    parts = [slice(start, start + PRODUCT_KEYS) for start in range(0, key_ref.shape[0], PRODUCT_KEYS)]
+    return [
+        _Product(
+            read_keys=lambda part=part: key_ref[part],
+            read_values=lambda part=part: value_ref[part],
+            mask=lambda scores, part=part: scores + bias_ref[pl.ds(block, 1), part],
         )
-    return found
+        for part in parts
+    ]
 
 
-def _attend_products(
-    products: list[_Product],
-    state: tuple[jax.Array, ...],
-    *,
-    query: jax.Array,
-    weigh: Callable[..., tuple[jax.Array, jax.Array | None, tuple[jax.Array, ...]]],
-) -> tuple[jax.Array, ...]:
-    """Attend to the keys of `products`, and return the new state.
-
-    The state consists of the sum of weighted values [queries, D], and the sum of weights, as 128 partial sums [queries, 128]. For
-    the online softmax, it also contains the running maximum [queries, 1].
+def _attend_products(query: jax.Array, products: list[_Product], state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Attend to the keys of `products`, and return the new state. The state is the sum of weighted values [queries, D], the sum
+    of weights, as 128 partial sums [queries, 128], and in the online form the running maximum [queries, 1].
 
     The loop is a software pipeline, unrolled so that the compiler can overlap the three stages. Iteration i computes the scores
     of product i, the weights of product i - 1, and the weighted values of product i - 2.
@@ -398,38 +342,20 @@ def _attend_products(
             scored.append((product, product.mask(scores)))
         if 1 <= index <= len(products):
             product, scores = scored.pop(0)
-            weights, shrink, state = weigh(state, scores)
+            attended, total, *maximum = state
+            shrink = None  # rescales earlier weighted values to the new maximum
+            if maximum:
+                highest = jnp.maximum(maximum[0], scores.max(axis=1, keepdims=True))
+                weights, shrink = jnp.exp2(scores - highest), jnp.exp2(maximum[0] - highest)
+                total, maximum = total * shrink, [highest]
+            else:  # the scores cannot overflow
+                weights = jnp.exp2(scores)
+            # Only whole registers are added here. The kernel adds the 128 lanes once, after the last product.
+            registers = [weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES)]
+            state = (attended, total + functools.reduce(jnp.add, registers), *maximum)
             weighed.append((product, weights.astype(jnp.bfloat16), shrink))
         if index >= 2:
             product, weights, shrink = weighed.pop(0)
             added = jnp.dot(weights, product.read_values(), preferred_element_type=jnp.float32)
             state = ((state[0] if shrink is None else state[0] * shrink) + added, *state[1:])
     return state
-
-
-def _weigh(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, None, tuple[jax.Array, ...]]:
-    """Return the weights exp2(scores), None (no factor is needed, see `_weigh_online`), and the state with the weights added.
-
-    Used only for heads whose scores cannot overflow.
-    """
-    weights = jnp.exp2(scores)
-    return weights, None, (state[0], state[1] + _sum_registers(weights))
-
-
-def _weigh_online(state: tuple[jax.Array, ...], scores: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Return the weights exp2(scores - new maximum), the factor for earlier weighted values, and the new state.
-
-    The factor rescales the sum of earlier weighted values to the new maximum. This function does not apply it, because the
-    pipeline has not yet added the weighted values of the previous product. The caller applies it later.
-    """
-    attended, total, maximum = state
-    highest = jnp.maximum(maximum, scores.max(axis=1, keepdims=True))
-    weights, shrink = jnp.exp2(scores - highest), jnp.exp2(maximum - highest)
-    return weights, shrink, (attended, total * shrink + _sum_registers(weights), highest)
-
-
-def _sum_registers(weights: jax.Array) -> jax.Array:
-    """Sum [queries, N] to [queries, 128] by adding whole registers. The kernel adds the 128 lanes once, after the last
-    product."""
-    registers = [weights[:, start : start + LANES] for start in range(0, weights.shape[1], LANES)]
-    return functools.reduce(jnp.add, registers)

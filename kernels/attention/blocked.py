@@ -1,7 +1,7 @@
 """Attention in blocks with an online softmax: plain XLA, for any backend. Scores stay in the processor's cache.
 
-The running maximum and sum follow Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), applied
-block by block as in FlashAttention (Dao et al., 2022, algorithm 1).
+The running maximum and sum follow Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), applied block by
+block as in FlashAttention (Dao et al., 2022, algorithm 1).
 """
 
 from __future__ import annotations
@@ -36,27 +36,21 @@ def blocked_attention(
 
     Args:
         block_q, block_kv: largest number of queries and keys in a block.
-        window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0. Blocks outside the
-            window are computed too.
+        window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0.
         kv_lengths: [B], the number of leading keys that each sample's queries see, 1 or more.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32.
     """
     batch, length_q, heads, width = query.shape
     flat = [jnp.moveaxis(array, 2, 1).reshape(batch * heads, -1, width) for array in (query * scale, key, value)]
-    block_q, block_kv = _even_block(length_q, block_q), _even_block(key.shape[1], block_kv)
+    block_q, block_kv = (
+        math.ceil(length / math.ceil(length / most) / 8) * 8 for length, most in ((length_q, block_q), (key.shape[1], block_kv))
+    )
     one_head = functools.partial(_one_head, block_q=block_q, block_kv=block_kv, window=window)
     if kv_lengths is not None:
         flat.append(jnp.repeat(kv_lengths, heads))
     attended, lse = jax.lax.map(lambda arrays: one_head(*arrays), tuple(flat))
     attended = jnp.moveaxis(attended.reshape(batch, heads, length_q, width), 1, 2).astype(query.dtype)
     return (attended, jnp.moveaxis(lse.reshape(batch, heads, length_q), 1, 2)) if return_lse else attended
-
-
-def _even_block(length: int, most: int) -> int:
-    """Return the smallest block size, in multiples of 8, that divides `length` tokens into as few blocks as the size `most`
-    does."""
-    blocks = math.ceil(length / most)
-    return math.ceil(length / blocks / 8) * 8
 
 
 def _one_head(
@@ -69,18 +63,20 @@ def _one_head(
     block_kv: int,
     window: tuple[int, int] | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Attend with the queries [S_q, D] of one head to the first `count` of its keys [S_kv, D]. Without a `count`, attend to all.
-
-    Returns: the attention [S_q, D] and the log-sum-exp [S_q].
-    """
+    """Attend with the queries [S_q, D] of one head to the first `count` of its keys [S_kv, D], by default to all. Return the
+    attention [S_q, D] and the log-sum-exp [S_q]."""
     length_q, length_kv = query.shape[0], key.shape[0]
-    query_blocks = (_split_blocks(query, block_q), _block_indices(length_q, block_q))
-    key_indices = _block_indices(length_kv, block_kv)
+    queries = _split_blocks(query, block_q)
+    # The token index of each row of the blocks, [N, block]. Padding has the indices from the number of tokens on.
+    query_indices, key_indices = (
+        jnp.arange(-(-length // block) * block).reshape(-1, block)
+        for length, block in ((length_q, block_q), (length_kv, block_kv))
+    )
     # Keys are transposed here, because XLA's CPU product in bfloat16 is slow for a transposed operand
     columns = _split_blocks(key, block_kv).transpose(0, 2, 1)
     seen = length_kv if count is None else count
     kv_blocks = (columns, _split_blocks(value, block_kv), jnp.where(key_indices < seen, 0.0, MASKED), key_indices)
-    attended, lse = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), query_blocks)
+    attended, lse = jax.lax.map(lambda block: _one_query_block(*block, kv_blocks, window), (queries, query_indices))
     return attended.reshape(-1, query.shape[1])[:length_q], lse.reshape(-1)[:length_q]
 
 
@@ -88,12 +84,6 @@ def _split_blocks(array: jax.Array, block: int) -> jax.Array:
     """Split `array` [S, D] into N blocks [N, block, D], with zeros after the last row."""
     padded = jnp.pad(array, ((0, -array.shape[0] % block), (0, 0)))
     return padded.reshape(-1, block, array.shape[1])
-
-
-def _block_indices(length: int, block: int) -> jax.Array:
-    """Return the token index of each row of the blocks, [N, block] int32. Rows of padding have the indices from `length` on."""
-    blocks = -(-length // block)
-    return jnp.arange(blocks * block).reshape(blocks, block)
 
 
 def _one_query_block(

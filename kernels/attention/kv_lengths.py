@@ -11,11 +11,9 @@ import jax
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["minimum"])
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KvLengths:
-    """The number of leading keys that each sample's queries see.
+    """The number of leading keys that each sample's queries see: `values` [B] int32.
 
-    Attributes:
-        values: the number for each sample, [B] int32.
-        minimum: a lower bound of `values`, known when the program is compiled. Keys with an index below `minimum` need no mask.
+    `minimum` is a lower bound of `values`, known when the program is compiled. Keys with an index below it need no mask.
     """
 
     values: jax.Array

@@ -1,16 +1,12 @@
 """Attention for the TPU's matrix units: bfloat16 in and out, float32 sums, any lengths. Scores are not stored in HBM.
 
 Scores are computed transposed, [keys, queries] = K Q^T. The sums of the softmax then run over sublanes, and the probabilities P
-are the operand of V^T P that stays in the matrix unit. The kernel reads and writes each head in place, as a block of [B, H, S, D]
-or as D columns of [B, S, H * D].
+are the operand of V^T P that stays in the matrix unit. The kernel reads and writes each head in place.
 
-The kernel has two forms. The constant form subtracts no maximum from the scores. It needs no rescaling, and only the matrix units
-limit its speed. It computes every head for which it provably neither overflows nor loses precision. `bounds_are_safe` tests this
-on the device. The online form, an online softmax, computes the other heads.
-
-The online form follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention (Dao et
-al., 2022, algorithm 1). Subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2). This module does not
-choose between implementations: `api` does.
+The constant form subtracts no maximum from the scores, so that only the matrix units limit its speed. It computes every head for
+which it provably neither overflows nor loses precision (`bounds_are_safe`). The online form computes the other heads. It follows
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and FlashAttention (Dao et al., 2022, algorithm 1).
+Subtracting the mean key follows SageAttention (Zhang et al., 2024, section 4.2).
 """
 
 from __future__ import annotations
@@ -68,29 +64,19 @@ class Problem:
     return_lse: bool = False
 
     @property
-    def blocks_q(self) -> int:
-        return pl.cdiv(self.length_q, self.sizes.block_q)
-
-    @property
     def blocks_kv(self) -> int:
         return pl.cdiv(self.length_kv, self.sizes.block_kv)
 
     @property
     def steps_kv(self) -> int:
-        """Number of grid steps over key blocks for one query block.
-
-        With a window, this is the largest number of key blocks that one query block can see.
-        """
+        """Number of grid steps over key blocks for one query block: the most key blocks that a query block can see."""
         if self.window is None:
             return self.blocks_kv
         visible = self.sizes.block_q + sum(self.window)
         return min(self.blocks_kv, (visible - 2) // self.sizes.block_kv + 2)
 
     def kv_range(self, block_q: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
-        """Return the indices of the first and the last key block that the query block with index `block_q` sees.
-
-        If the query block sees no key block, the last index is smaller than the first.
-        """
+        """Return the indices of the first and last key block that a query block sees. Without any, the last is smaller."""
         if self.window is None:
             return 0, self.blocks_kv - 1
         before, after = self.window
@@ -99,36 +85,9 @@ class Problem:
         last = jax.lax.div(jnp.minimum(start + self.sizes.block_q - 1 + after, self.length_kv - 1), self.sizes.block_kv)
         return first, last
 
-    def make_spec(self, block: int, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of a block of `block` queries or keys of one head.
-
-        `row(block_q, step)` returns the index of the block that a grid step reads or writes.
-        """
-
-        def index(
-            block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
-        ) -> tuple[jax.Array | int, ...]:
-            sample, head = jax.lax.div(order[entry], self.heads), jax.lax.rem(order[entry], self.heads)
-            return (sample, head, row(block_q, step), 0) if self.layout == "heads" else (sample, row(block_q, step), head)
-
-        shape = (None, None, block, self.width) if self.layout == "heads" else (None, block, self.width)
-        return pl.BlockSpec(shape, index)
-
-    def make_key_spec(self, row: Callable[..., jax.Array | int]) -> pl.BlockSpec:
-        """Return the BlockSpec of a key block or value block of one head. With `has_layers`, the last scalar-prefetch argument is
-        the index of the layer to read."""
-        spec = self.make_spec(self.sizes.block_kv, row)
-        if not self.has_layers:
-            return spec
-        shape, index = spec.block_shape or (), spec.index_map
-        assert index is not None, "`make_spec` sets an index map"
-        return pl.BlockSpec((None, *shape), lambda *indices: (indices[-1][0], *index(*indices)))
-
     def num_unmasked_keys(self, start: int, stop: int) -> int:
-        """Return how many of the keys with indices from `start` to `stop` - 1 in a key block need no mask.
-
-        All key blocks run the same code. Therefore a key needs a mask if the key with the same index in any key block needs a
-        mask. The keys without a mask end at `stop` or at a multiple of 128.
+        """Return how many of the keys from `start` to `stop` - 1 in a key block need no mask in any key block, because all key
+        blocks run the same code. These keys end at `stop` or at a multiple of 128.
         """
         seen = self.length_kv if self.min_kv_length is None else self.min_kv_length
         num_unmasked = seen - (self.blocks_kv - 1) * self.sizes.block_kv
@@ -137,15 +96,12 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelOptions:
-    """Options of `tpu_attention`.
+    """Options of `tpu_attention`, see `TpuOptions` and `AttentionOptions` in `api` for most of them.
 
     Attributes:
         sizes, online_sizes: block sizes of the constant and of the online form.
-        window: (before, after). Query i sees the keys i - before to i + after.
-        smooth_keys: subtract the mean key from all keys. The result does not change, and more heads can use the constant form.
-        num_keys: keys from this index on are padding that no query sees. The padding must be finite.
-        bounds: each head's `HeadBounds`, set only if `kernels.qkv` prepared the arrays. It has then scaled the query, and may
-            have subtracted the mean key, so that `scale` and `smooth_keys` are ignored. If None, the bounds are computed.
+        bounds: set only if `kernels.qkv` prepared the arrays. `scale` and `smooth_keys` are then ignored. If None, the bounds are
+            computed.
         tests_bounds: if False, every head uses the online form. For few keys, this costs less than computing the bounds.
         return_lse: also return the log-sum-exp of each query, [B, S_q, H] float32. `smooth_keys` must then be False or ignored,
             because subtracting the mean key changes the log-sum-exp.
@@ -187,96 +143,77 @@ def tpu_attention(
 
     Raises: NotImplementedError for types and shapes other than these.
     """
-    layout, bounds, tests_bounds = options.layout, options.bounds, options.tests_bounds
+    bounds, is_by_head = options.bounds, options.layout == "heads"
+    batch, length_q, heads, width = query.shape
     num_keys = options.num_keys or key.shape[-3]
-    assert not (options.return_lse and options.smooth_keys and bounds is None and tests_bounds), (
+    assert not (options.return_lse and options.smooth_keys and bounds is None and options.tests_bounds), (
         "the log-sum-exp would lack the mean key"
     )
     if (reason := find_unsupported(query, key, value, bias)) is not None:
         raise NotImplementedError(reason)
-    assert layer is None or reads_layers(layout, bounds, tests_bounds), "api selects the layer"
-    if layout == "heads":
+    assert layer is None or reads_layers(options.layout, bounds, options.tests_bounds), "api selects the layer"
+    assert kv_lengths is None or (bias is None and options.window is None), "api rejects this combination"
+    if is_by_head:
         # Stores the values in the order in which the kernel reads them. Otherwise XLA chooses another order for `head_bounds` and
         # copies the values twice, which takes 2.4 % of the kernel's time.
         value = with_layout_constraint(value, MemoryLayout((0, 2, 1, 3)))
-    bias = None if bias is None else _bias_column(bias, query.shape[0], key.shape[1])
+    if bias is not None:
+        column = jnp.broadcast_to(bias, (batch, 1, 1, key.shape[1])).reshape(batch, key.shape[1], 1)
+        bias = column.astype(jnp.float32) * LOG2_E
     scaled = query
     if bounds is None:
         scaled = (query.astype(jnp.float32) * (options.scale * LOG2_E)).astype(query.dtype)
-    if bounds is None and tests_bounds:
+    if bounds is None and options.tests_bounds:
         key = subtract_mean_key(key) if options.smooth_keys else key
         bounds = head_bounds(scaled, key, value)
     problem = functools.partial(
         Problem,
-        batch=query.shape[0],
-        length_q=query.shape[1],
+        batch=batch,
+        length_q=length_q,
         length_kv=num_keys,
-        heads=query.shape[2],
-        width=query.shape[3],
+        heads=heads,
+        width=width,
         window=options.window,
-        layout=layout,
+        layout=options.layout,
         has_bias=bias is not None,
         min_kv_length=None if kv_lengths is None else kv_lengths.minimum,
         has_layers=layer is not None,
         return_lse=options.return_lse,
     )
-    assert kv_lengths is None or (bias is None and options.window is None), "api rejects this combination"
-    arrays = [_to_kernel_layout(array, layout) for array in (scaled, key, value)] + ([] if bias is None else [bias])
+    arrays = [jnp.swapaxes(array, 1, 2) if is_by_head else array.reshape(*array.shape[:-2], -1) for array in (scaled, key, value)]
     call = functools.partial(
         attend_heads,
-        arrays=arrays,
+        arrays=arrays if bias is None else [*arrays, bias],
         kv_lengths=None if kv_lengths is None else kv_lengths.values,
         layer=layer,
         vmem_limit_bytes=options.vmem_limit_bytes,
         interpret=options.interpret,
     )
-    if not tests_bounds:
-        written = call(
-            problem(uses_online_softmax=True, sizes=options.online_sizes), jnp.arange(query.shape[0] * query.shape[2]), None
-        )
-        return _restore_layout(written, query, layout)
-    assert bounds is not None, "computed above"
-    safe = bounds_are_safe(bounds, num_keys, bias).reshape(-1)
-    unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
-    # The grid needs at least one head. If no head is safe, one unsafe head is computed, and `replace_unsafe` replaces its result.
-    written = call(
-        problem(uses_online_softmax=False, sizes=options.sizes), order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1)
-    )
+    online = problem(uses_online_softmax=True, sizes=options.online_sizes)
+    if not options.tests_bounds:
+        written = call(online, jnp.arange(batch * heads), None)
+    else:
+        assert bounds is not None, "computed above"
+        safe = bounds_are_safe(bounds, num_keys, bias).reshape(-1)
+        unsafe_count = jnp.sum(~safe, dtype=jnp.int32)
+        constant = problem(uses_online_softmax=False, sizes=options.sizes)
+        # The grid needs a head. If no head is safe, one unsafe head is computed, and `replace_unsafe` replaces its result.
+        written = call(constant, order_heads(safe), jnp.maximum(safe.size - unsafe_count, 1))
 
-    def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        online = call(problem(uses_online_softmax=True, sizes=options.online_sizes), order_heads(~safe), unsafe_count)
-        kept = [_broadcast_flags(safe, query, layout), *([safe.reshape(query.shape[0], -1, 1, 1)] if options.return_lse else [])]
-        return tuple(jnp.where(*arrays) for arrays in zip(kept, written, online, strict=True))
+        def replace_unsafe(written: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            replaced = call(online, order_heads(~safe), unsafe_count)
+            by_head = batch, heads, 1, 1
+            kept = [safe.reshape(by_head) if is_by_head else jnp.repeat(safe.reshape(batch, 1, heads), width, axis=2)]
+            kept += [safe.reshape(by_head)] if options.return_lse else []
+            return tuple(jnp.where(*arrays) for arrays in zip(kept, written, replaced, strict=True))
 
-    written = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda written: written, written)
-    return _restore_layout(written, query, layout)
-
-
-def _restore_layout(written: tuple[jax.Array, ...], query: jax.Array, layout: Layout) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Return the attention as [B, S_q, H, D]. Also return the log-sum-exp as [B, S_q, H], to base e, if the kernel wrote it."""
-    attended = jnp.swapaxes(written[0], 1, 2) if layout == "heads" else written[0].reshape(query.shape)
-    return (attended, jnp.swapaxes(written[1][:, :, 0], 1, 2) / LOG2_E) if len(written) > 1 else attended
-
-
-def _broadcast_flags(flags: jax.Array, query: jax.Array, layout: Layout) -> jax.Array:
-    """Reshape `flags` [B * H], one bool for each head, so that they broadcast to the kernel's output."""
-    batch, _, heads, width = query.shape
-    if layout == "heads":
-        return flags.reshape(batch, heads, 1, 1)
-    return jnp.repeat(flags.reshape(batch, 1, heads), width, axis=2)
-
-
-def _to_kernel_layout(array: jax.Array, layout: Layout) -> jax.Array:
-    """Return `array` [B, S, H, D] in the shape of `layout` (see `Problem`). Copies nothing if memory already has this order."""
-    return jnp.swapaxes(array, 1, 2) if layout == "heads" else array.reshape(*array.shape[:-2], -1)
+        written = jax.lax.cond(unsafe_count > 0, replace_unsafe, lambda written: written, written)
+    attended = jnp.swapaxes(written[0], 1, 2) if is_by_head else written[0].reshape(query.shape)
+    return (attended, jnp.swapaxes(written[1][:, :, 0], 1, 2) / LOG2_E) if options.return_lse else attended
 
 
 def reads_layers(layout: Layout, bounds: HeadBounds | None, tests_bounds: bool) -> bool:
-    """Return whether the kernel can read one layer of stacked keys and values in place.
-
-    The layout must be "columns". The bounds must be given or not tested. Otherwise the bounds would be computed from the layer's
-    keys before the kernel runs.
-    """
+    """Return whether the kernel can read a layer in place. Computing bounds needs the layer's keys before the kernel runs."""
     return layout == "columns" and (bounds is not None or not tests_bounds)
 
 
@@ -293,27 +230,18 @@ def find_unsupported(query: Shaped, key: Shaped, value: Shaped, bias: Shaped | N
 
 
 def subtract_mean_key(key: jax.Array) -> jax.Array:
-    """Subtract each head's mean key from the keys [B, S_kv, H, D].
-
-    All scores of a query change by the same amount, so that the softmax stays the same. The norms of the keys become smaller.
+    """Subtract each head's mean key from the keys [B, S_kv, H, D]. All scores of a query change by the same amount, so that the
+    softmax stays the same, and the norms of the keys become smaller.
     """
     wide = key.astype(jnp.float32)
     return (wide - wide.mean(axis=1, keepdims=True)).astype(key.dtype)
 
 
 def head_bounds(scaled: jax.Array, key: jax.Array, value: jax.Array) -> HeadBounds:
-    """Compute the `HeadBounds` of query, key and value, each [B, S, H, D].
-
-    `scaled` is the query, multiplied by log2(e) and by the factor of the scores.
-    """
+    """Compute the `HeadBounds` of `scaled`, the query times log2(e) and the factor of the scores, key and value [B, S, H, D]."""
     largest_value = jnp.abs(value).max(axis=(1, 3)).astype(jnp.float32)
-    return HeadBounds(query=_largest_norm(scaled), key=_largest_norm(key), value=largest_value)
-
-
-def constant_maximum_is_safe(scaled: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Return `bounds_are_safe` for the `head_bounds` of these arrays, [B, H] bool. `bias` [B, S_kv, 1] is multiplied by
-    log2(e)."""
-    return bounds_are_safe(head_bounds(scaled, key, value), key.shape[1], bias)
+    norms = (jnp.sqrt(jnp.square(array.astype(jnp.float32)).sum(axis=3).max(axis=1)) for array in (scaled, key))
+    return HeadBounds(query=next(norms), key=next(norms), value=largest_value)
 
 
 def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = None) -> jax.Array:
@@ -340,17 +268,6 @@ def bounds_are_safe(bounds: HeadBounds, num_keys: int, bias: jax.Array | None = 
     return bound + jnp.abs(jnp.log2(bounds.value)) <= 115 - math.ceil(math.log2(num_keys))
 
 
-def _largest_norm(array: jax.Array) -> jax.Array:
-    """Return the largest Euclidean norm among the tokens of each head in [B, S, H, D], as [B, H] float32."""
-    return jnp.sqrt(jnp.square(array.astype(jnp.float32)).sum(axis=3).max(axis=1))
-
-
-def _bias_column(bias: jax.Array, batch: int, length_kv: int) -> jax.Array:
-    """Return the bias of each key, multiplied by log2(e), as [B, S_kv, 1] float32."""
-    column = jnp.broadcast_to(bias, (batch, 1, 1, length_kv)).reshape(batch, length_kv, 1)
-    return column.astype(jnp.float32) * LOG2_E
-
-
 def order_heads(chosen: jax.Array) -> jax.Array:
     """Return the indices where `chosen` [N] is True, in ascending order, then all other indices: [N] int32."""
     return jnp.argsort(~chosen, stable=True).astype(jnp.int32)
@@ -374,7 +291,6 @@ def attend_heads(
     Args:
         arrays: query, key, value and, if used, the bias [B, S_kv, 1]. The first three have the shape of `problem.layout`.
         kv_lengths: [B], the number of keys that each sample sees, if `problem.min_kv_length` is set.
-        layer: index of the layer to read, if `problem.has_layers`.
 
     Returns: the attention in the shape of `problem.layout` and, with `problem.return_lse`, the log-sum-exp to base 2,
     [B, H, 1, S_q].
@@ -387,11 +303,12 @@ def attend_heads(
     ]
     numbers = (kv_lengths, None if layer is None else layer.reshape(1))
     prefetched = [order, *(array.astype(jnp.int32) for array in numbers if array is not None)]
+    in_specs, out_specs = _make_specs(problem)
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=len(prefetched),
-        grid=(problem.blocks_q, len(order) if count is None else count, problem.steps_kv),
-        in_specs=_input_specs(problem),
-        out_specs=[_query_spec(problem), *([_lse_spec(problem)] if problem.return_lse else [])],
+        grid=(pl.cdiv(problem.length_q, sizes.block_q), len(order) if count is None else count, problem.steps_kv),
+        in_specs=in_specs,
+        out_specs=out_specs,
         scratch_shapes=scratch,
     )
     shapes = [jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)]
@@ -410,44 +327,55 @@ def attend_heads(
     return tuple(written)
 
 
-def _query_spec(problem: Problem) -> pl.BlockSpec:
-    return problem.make_spec(problem.sizes.block_q, lambda block_q, step: block_q)
+def _make_specs(problem: Problem) -> tuple[list[pl.BlockSpec], list[pl.BlockSpec]]:
+    """Return the BlockSpecs of the inputs and of the outputs.
 
+    The indices of a grid step are a query block, an entry in `order` (the first scalar-prefetch argument), and a step over key
+    blocks. With `has_layers`, the last scalar-prefetch argument is the layer to read.
+    """
+    is_by_head, sizes, heads = problem.layout == "heads", problem.sizes, problem.heads
 
-def _lse_spec(problem: Problem) -> pl.BlockSpec:
-    """Return the BlockSpec for the log-sum-exp [B, H, 1, S] of one query block of one head."""
-
-    def index(
-        block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
-    ) -> tuple[jax.Array | int, ...]:
-        return jax.lax.div(order[entry], problem.heads), jax.lax.rem(order[entry], problem.heads), 0, block_q
-
-    return pl.BlockSpec((None, None, 1, problem.sizes.block_q), index)
-
-
-def _input_specs(problem: Problem) -> list[pl.BlockSpec]:
     def block_kv(block_q: jax.Array, step: jax.Array) -> jax.Array:
         if problem.window is None:
             return step
         first, last = problem.kv_range(block_q)
         return jnp.clip(first + step, 0, jnp.maximum(last, 0))
 
-    def bias_index(
-        block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
-    ) -> tuple[jax.Array | int, ...]:
-        return jax.lax.div(order[entry], problem.heads), block_kv(block_q, step), 0
+    def make_spec(block: int, row: Callable[..., jax.Array], has_layers: bool = False) -> pl.BlockSpec:
+        def index(
+            block_q: jax.Array, entry: jax.Array, step: jax.Array, order: jax.Ref, *others: jax.Ref
+        ) -> tuple[jax.Array | int, ...]:
+            layer = (others[-1][0],) if has_layers else ()
+            sample, head = jax.lax.div(order[entry], heads), jax.lax.rem(order[entry], heads)
+            place = (sample, head, row(block_q, step), 0) if is_by_head else (sample, row(block_q, step), head)
+            return *layer, *place
 
-    key = problem.make_key_spec(block_kv)
-    bias = pl.BlockSpec((None, problem.sizes.block_kv, 1), bias_index)
-    return [_query_spec(problem), key, key] + ([bias] if problem.has_bias else [])
+        shape = (None, None, block, problem.width) if is_by_head else (None, block, problem.width)
+        return pl.BlockSpec((None, *shape) if has_layers else shape, index)
+
+    query, key = make_spec(sizes.block_q, lambda block_q, step: block_q), make_spec(sizes.block_kv, block_kv, problem.has_layers)
+    bias = pl.BlockSpec(
+        (None, sizes.block_kv, 1),
+        lambda block_q, entry, step, order, *others: (jax.lax.div(order[entry], heads), block_kv(block_q, step), 0),
+    )
+    lse = pl.BlockSpec(
+        (None, None, 1, sizes.block_q),
+        lambda block_q, entry, step, order, *others: (
+            jax.lax.div(order[entry], heads),
+            jax.lax.rem(order[entry], heads),
+            0,
+            block_q,
+        ),
+    )
+    return [query, key, key, *([bias] if problem.has_bias else [])], [query, *([lse] if problem.return_lse else [])]
 
 
 def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -> None:
     """Run one grid step: attend with one query block of one head to one key block.
 
-    Running sums stay in scratch memory over all steps of a query block. The first is the sum of weighted values [D, block_q]. The
-    second is the sum of weights [8, block_q], as a partial sum for each sublane. The online form has a third array, the running
-    maximum [1, block_q].
+    Running sums stay in scratch memory over all steps of a query block. The first is the sum of weighted values [D, block_q], the
+    second the sum of weights [8, block_q], as a partial sum for each sublane. The online form has the running maximum [1,
+    block_q] too.
     """
     kv_lengths_ref, refs = (None, refs) if problem.min_kv_length is None else (refs[0], refs[1:])
     refs = refs[1:] if problem.has_layers else refs  # removes the index of the layer, which only the BlockSpecs need
@@ -461,10 +389,7 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
         num_keys = kv_lengths_ref[jax.lax.div(order_ref[pl.program_id(1)], problem.heads)]
     position = _Position(block_q=block_q, block_kv=first + step, is_first=step == 0, num_keys=num_keys)
 
-    def attend() -> None:
-        _transpose_values(refs[2], value_t_ref, position, problem)
-        _attend_block(refs[:inputs], value_t_ref, sums, position, problem)
-
+    attend = functools.partial(_attend_block, refs[:inputs], value_t_ref, sums, position, problem)
     if problem.window is None:
         attend()
     else:  # the first step of a query block always runs, because it initialises the sums
@@ -472,16 +397,27 @@ def _kernel(order_ref: jax.Ref, *refs: jax.Ref, problem: Problem, inputs: int) -
 
     @pl.when(step == problem.steps_kv - 1)
     def _() -> None:
-        _write_output(output_ref, *sum_refs[:2], problem)
-        if lse_ref is not None:
-            _write_lse(lse_ref, *sum_refs[1:])
+        # The weighted values are divided by the sums of weights, and written transposed, [block_q, D]. This runs only once per
+        # query block, so a loop with short code is fast enough.
+        chunk = math.gcd(problem.sizes.block_q, 256)
+
+        def write_chunk(index: jax.Array, carry: None) -> None:
+            columns = pl.ds(pl.multiple_of(index * chunk, chunk), chunk)
+            total = sum_refs[1][:, columns].sum(axis=0, keepdims=True)
+            inverse = jnp.where(total > 0, 1 / total, 0)
+            output_ref[columns] = (sum_refs[0][:, columns] * inverse).T.astype(output_ref.dtype)
+            return carry
+
+        jax.lax.fori_loop(0, problem.sizes.block_q // chunk, write_chunk, None)
+        if lse_ref is not None:  # to base 2
+            lse = jnp.log2(sum_refs[1][...].sum(axis=0, keepdims=True))
+            lse_ref[...] = lse + sum_refs[2][...] if problem.uses_online_softmax else lse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Position:
-    """The indices of a grid step's query block and key block.
-
-    `num_keys` is the number of keys that the sample sees. `is_first` is true in the first step of a query block.
+    """The indices of a grid step's query block and key block, and the number of keys that the sample sees. `is_first` is true in
+    the first step of a query block.
     """
 
     block_q: jax.Array
@@ -490,62 +426,59 @@ class _Position:
     num_keys: jax.Array | int
 
 
-def _transpose_values(value_ref: jax.Ref, value_t_ref: jax.Ref, position: _Position, problem: Problem) -> None:
-    """Transpose the values of a key block to [D, block_kv]. Values after the last visible key become 0, because they may be
-    NaN."""
-    block = problem.sizes.block_kv
-    num_unmasked = problem.num_unmasked_keys(0, block)
+def _attend_block(
+    inputs: Sequence[jax.Ref], value_t_ref: jax.Ref, sums: Sequence[tuple[jax.Ref, float]], position: _Position, problem: Problem
+) -> None:
+    """Transpose the values of the key block to [D, block_kv]. Then add the key block's weights and weighted values to the running
+    sums.
+
+    The loop over chunks is a software pipeline: one iteration computes the scores of a chunk, and the weights and weighted values
+    of earlier chunks. The compiler's scheduler can therefore overlap exponentials with matrix products (docs/lab/tpu-kernels.md).
+    """
+    sizes, value_ref = problem.sizes, inputs[2]
+    num_unmasked = problem.num_unmasked_keys(0, sizes.block_kv)
     if num_unmasked:
         value_t_ref[:, :num_unmasked] = value_ref[:num_unmasked].T
-    if num_unmasked < block:
+    if num_unmasked < sizes.block_kv:  # values after the last visible key become 0, because they may be NaN
         value = value_ref[num_unmasked:]
-        index = position.block_kv * block + num_unmasked + jax.lax.broadcasted_iota(jnp.int32, value.shape, 0)
+        index = position.block_kv * sizes.block_kv + num_unmasked + jax.lax.broadcasted_iota(jnp.int32, value.shape, 0)
         value_t_ref[:, num_unmasked:] = jnp.where(index < position.num_keys, value, 0).T
-
-
-def _attend_block(
-    inputs: Sequence[jax.Ref],
-    value_t_ref: jax.Ref,
-    sums: Sequence[tuple[jax.Ref, float]],
-    position: _Position,
-    problem: Problem,
-) -> None:
-    """Add the key block's weights and weighted values to the running sums, in an unrolled loop over chunks.
-
-    The loop is a software pipeline: one iteration computes the scores of a chunk, and the weights and weighted values of earlier
-    chunks. The compiler's scheduler can therefore overlap exponentials with matrix products (docs/lab/tpu-kernels.md).
-    """
-    sizes = problem.sizes
-    weigh, wait = (_weigh_online, 1) if problem.uses_online_softmax else (_weigh, 0)
     states = {
-        start: [_load_sum(ref, slice(start, start + sizes.chunk_q), empty, position) for ref, empty in sums]
+        start: [jnp.where(position.is_first, empty, ref[:, start : start + sizes.chunk_q]) for ref, empty in sums]
         for start in range(0, sizes.block_q, sizes.chunk_q)
     }
     chunks = [(start_q, start_kv) for start_q in states for start_kv in range(0, sizes.block_kv, sizes.chunk_kv)]
     scored, weighed = [], []
+    wait = 1 if problem.uses_online_softmax else 0
     for index in range(len(chunks) + wait + 1):
         if index < len(chunks):
             scored.append((chunks[index], _compute_scores(inputs, position, chunks[index], problem)))
         if 0 <= index - wait < len(chunks):
             chunk, scores = scored.pop(0)
-            weighed.append((chunk, weigh(states[chunk[0]], scores)))
+            state, shrink = states[chunk[0]], None  # the factor rescales earlier weighted values to the new maximum
+            if wait:
+                maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
+                weights = jnp.exp2(scores - maximum)
+                shrink = jnp.exp2(state[2] - maximum)
+                state[1], state[2] = state[1] * shrink, maximum
+            else:  # the scores cannot overflow
+                weights = jnp.exp2(scores)
+            # Only whole registers are added here, to 8 rows. The rows are added once, in the last step of a query block.
+            state[1] = state[1] + weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
+            weighed.append((chunk, weights.astype(jnp.bfloat16), shrink))
         if index > wait:
-            (start_q, start_kv), weights = weighed.pop(0)
-            _add_values(states[start_q], value_t_ref[:, start_kv : start_kv + sizes.chunk_kv], *weights)
+            (start_q, start_kv), weights, shrink = weighed.pop(0)
+            product = jnp.dot(value_t_ref[:, start_kv : start_kv + sizes.chunk_kv], weights, preferred_element_type=jnp.float32)
+            state = states[start_q]
+            state[0] = (state[0] if shrink is None else state[0] * shrink) + product
     for start_q, state in states.items():
         for (ref, _), array in zip(sums, state, strict=True):
             ref[:, start_q : start_q + sizes.chunk_q] = array
 
 
-def _load_sum(ref: jax.Ref, columns: slice, start: float, position: _Position) -> jax.Array:
-    """Return the `columns` of a running sum in `ref`, or the initial value `start` in the first step of a query block."""
-    return jnp.where(position.is_first, start, ref[:, columns])
-
-
 def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Compute a chunk's scores with bias and mask, [chunk_kv, chunk_q] float32.
-
-    `starts` are the indices of the chunk's first query and first key within their blocks.
+    """Compute a chunk's scores with bias, [chunk_kv, chunk_q] float32, -inf where the key is after the last visible key or
+    outside the window. `starts` are the indices of the chunk's first query and first key within their blocks.
     """
     start_q, start_kv = starts
     rows = slice(start_kv, start_kv + problem.sizes.chunk_kv)
@@ -554,15 +487,6 @@ def _compute_scores(inputs: Sequence[jax.Ref], position: _Position, starts: tupl
     scores = jax.lax.dot_general(inputs[1][rows], query, contract_width, preferred_element_type=jnp.float32)
     if problem.has_bias:
         scores = scores + inputs[3][rows]
-    return _mask_scores(scores, position, starts, problem)
-
-
-def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int], problem: Problem) -> jax.Array:
-    """Set scores to -inf where the key is after the last visible key or outside the window.
-
-    The first keys of the chunk are not tested if they are visible in every key block (`Problem.num_unmasked_keys`).
-    """
-    start_q, start_kv = starts
     num_unmasked = problem.num_unmasked_keys(start_kv, start_kv + scores.shape[0]) if problem.window is None else 0
     if num_unmasked == scores.shape[0]:
         return scores
@@ -577,62 +501,3 @@ def _mask_scores(scores: jax.Array, position: _Position, starts: tuple[int, int]
         is_visible &= (distance >= -before) & (distance <= after)
     masked = jnp.where(is_visible, masked_rows, -jnp.inf)
     return jnp.concatenate([scores[:num_unmasked], masked]) if num_unmasked else masked
-
-
-def _weigh(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, None]:
-    """Return the weights exp2(scores) and None (no factor is needed, see `_weigh_online`). Add the weights to their running sum.
-
-    `state` is [sum of weighted values, sum of weights]. Used only for heads whose scores cannot overflow.
-    """
-    weights = jnp.exp2(scores)
-    state[1] = state[1] + _sum_by_sublane(weights)
-    return weights.astype(jnp.bfloat16), None
-
-
-def _weigh_online(state: list[jax.Array], scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the weights exp2(scores - new maximum), and the factor that rescales earlier weighted values to the new maximum.
-
-    `state` is [sum of weighted values, sum of weights, running maximum]. The sum of weights and the maximum are updated.
-    """
-    maximum = jnp.maximum(state[2], scores.max(axis=0, keepdims=True))
-    weights = jnp.exp2(scores - maximum)
-    shrink = jnp.exp2(state[2] - maximum)
-    state[1] = state[1] * shrink + _sum_by_sublane(weights)
-    state[2] = maximum
-    return weights.astype(jnp.bfloat16), shrink
-
-
-def _add_values(state: list[jax.Array], value_t: jax.Array, weights: jax.Array, shrink: jax.Array | None) -> None:
-    """Add one chunk's weighted values to their running sum, `state[0]`. If `shrink` is given, first multiply the sum by
-    `shrink`."""
-    product = jnp.dot(value_t, weights, preferred_element_type=jnp.float32)
-    state[0] = (state[0] if shrink is None else state[0] * shrink) + product
-
-
-def _sum_by_sublane(weights: jax.Array) -> jax.Array:
-    """Sum [keys, queries] to [8, queries] by adding whole registers. The 8 rows are added once, in the last step of a query
-    block."""
-    return weights.reshape(-1, SUBLANES, weights.shape[1]).sum(axis=0)
-
-
-def _write_output(output_ref: jax.Ref, attended_ref: jax.Ref, total_ref: jax.Ref, problem: Problem) -> None:
-    """Divide the weighted values by the sums of weights, and write the result transposed, [block_q, D].
-
-    This function runs only once per query block. Therefore a loop with short code is fast enough.
-    """
-    chunk = math.gcd(problem.sizes.block_q, 256)
-
-    def write_chunk(index: jax.Array, carry: None) -> None:
-        columns = pl.ds(pl.multiple_of(index * chunk, chunk), chunk)
-        total = total_ref[:, columns].sum(axis=0, keepdims=True)
-        inverse = jnp.where(total > 0, 1 / total, 0)
-        output_ref[columns] = (attended_ref[:, columns] * inverse).T.astype(output_ref.dtype)
-        return carry
-
-    jax.lax.fori_loop(0, problem.sizes.block_q // chunk, write_chunk, None)
-
-
-def _write_lse(lse_ref: jax.Ref, total_ref: jax.Ref, maximum_ref: jax.Ref | None = None) -> None:
-    """Write the log-sum-exp to base 2, [1, block_q]: log2(sum of weights), plus the running maximum in the online form."""
-    lse = jnp.log2(total_ref[...].sum(axis=0, keepdims=True))
-    lse_ref[...] = lse if maximum_ref is None else lse + maximum_ref[...]

@@ -17,12 +17,9 @@ def reference_attention(
     kv_lengths: jax.Array | None = None,
     return_lse: bool = False,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype.
-
-    All scores are in memory at once: B * H * S_q * S_kv * 4 bytes.
+    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. The scores take B * H * S_q * S_kv * 4 bytes.
 
     Args:
-        key, value: [B, S_kv, H, D].
         bias: added to the scores, broadcasts to [B, H, S_q, S_kv].
         window: (before, after). Query i sees keys i - before to i + after. A query that sees no key yields 0.
         kv_lengths: [B], the number of leading keys that each sample's queries see.

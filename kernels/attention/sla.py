@@ -1,10 +1,8 @@
-"""Sparse-linear attention (SLA): attention to the most important key blocks, plus linear attention to all keys.
+"""Sparse-linear attention (SLA): attention to the most important key blocks, plus linear attention to all keys. Important key
+blocks have the mean keys with the largest products with the block's mean query.
 
-A block of queries attends to the key blocks whose mean keys have the largest products with the block's mean query. Linear
-attention approximates the contribution of the other key blocks. Its feature map is the softmax over channels. A trained linear
-layer, the projection, is applied to its result. Source: "SLA: Beyond Sparsity in Diffusion Transformers via Fine-Tunable
-Sparse-Linear Attention" (Zhang et al., 2025), as thu-ml/TurboDiffusion runs it (turbodiffusion/SLA/core.py). LightX2V's sparse
-models attend to the selected blocks in the same way, without linear attention.
+Source: "SLA: Beyond Sparsity in Diffusion Transformers via Fine-Tunable Sparse-Linear Attention" (Zhang et al., 2025), as
+thu-ml/TurboDiffusion runs it (turbodiffusion/SLA/core.py). LightX2V's sparse models use no linear attention.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ SMALLEST_SUM = 1e-5  # added to the denominator of linear attention
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseHeads:
-    """The query, key and value of some heads of a layer, after the norms and the rotary embedding.
+    """The query [B, S_q, H, D], and key and value [B, S_kv, H, D], of some heads, after the norms and the rotary embedding.
 
     Attributes:
-        query: [B, S_q, H, D].
-        key, value: [B, S_kv, H, D].
         num_keys: keys from this index on are padding.
         num_queries: queries from this index on are padding. It is an array if the number is known only when the program runs.
         bounds, mean: set only if `kernels.qkv` prepared the arrays for TPUs. The query is then multiplied by log2(e) * D ** -0.5,
@@ -47,12 +43,12 @@ class SparseHeads:
 
     @property
     def uses_pallas(self) -> bool:
-        """True if Pallas passes of `kernels.qkv` prepared the arrays. Sparse attention then uses Pallas kernels too."""
+        """True if Pallas passes prepared the arrays. Sparse attention then uses Pallas kernels too."""
         return self.bounds is not None
 
     @property
     def query_factor(self) -> float:
-        """The factor that undoes the multiplication of `query` by log2(e) * D ** -0.5. 1 if `query` was not multiplied by it."""
+        """The factor that undoes the multiplication of `query` by log2(e) * D ** -0.5."""
         return 1.0 if self.bounds is None else self.query.shape[-1] ** 0.5 / LOG2_E
 
 
@@ -64,8 +60,7 @@ def num_kept(keep: float, blocks: int) -> int:
 def select_key_blocks(heads: SparseHeads, keep: float, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> KeyBlocks:
     """Select for each query block the key blocks whose mean keys have the largest products with the block's mean query.
 
-    The mean of all keys is subtracted first, unless `kernels.qkv` has subtracted it. This changes all scores of a query block by
-    the same amount, so that the selection stays the same. The scores become small, and therefore precise in bfloat16.
+    Without the mean of all keys, the scores are small, and therefore precise in bfloat16. The selection stays the same.
     """
     use_pallas, key = heads.uses_pallas, heads.key
     if heads.mean is None:
@@ -74,14 +69,11 @@ def select_key_blocks(heads: SparseHeads, keep: float, block_q: int = BLOCK_Q, b
     keys = block_means(key, block_kv, heads.num_keys, use_pallas)[:, :, : -(-heads.num_keys // block_kv)]
     scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys, preferred_element_type=jnp.float32).astype(queries.dtype)
     number = num_kept(keep, keys.shape[2])
-    return KeyBlocks(indices=largest(scores, number, use_pallas=use_pallas), block_q=block_q, block_kv=block_kv)
+    return KeyBlocks(indices=largest(scores, number, use_pallas=use_pallas)[0], block_q=block_q, block_kv=block_kv)
 
 
 def sla_attention(
-    heads: SparseHeads,
-    blocks: KeyBlocks,
-    projection: tuple[jax.Array, jax.Array] | None,
-    implementation: str | None = None,
+    heads: SparseHeads, blocks: KeyBlocks, projection: tuple[jax.Array, jax.Array] | None, implementation: str | None = None
 ) -> jax.Array:
     """Compute the attention to the key blocks in `blocks`, plus the projected linear attention to all keys, [B, S_q, H, D].
 
@@ -96,14 +88,7 @@ def sla_attention(
         products = sla_tpu.sum_products(heads.key, heads.value, heads.mean, heads.num_keys)
         return sla_tpu.add_linear(attended, heads.query, products, projection, heads.query_factor, SMALLEST_SUM)
     weight, bias = (array.astype(attended.dtype) for array in projection)
-    return attended + (_linear_attention(heads) @ weight.T + bias)
-
-
-def _linear_attention(heads: SparseHeads) -> jax.Array:
-    """Compute linear attention with the softmax over channels as feature map, [B, S_q, H, D] in the query's dtype.
-
-    Intermediate results are rounded to this dtype, as in the authors' bfloat16 code. Sums are in float32.
-    """
+    # Intermediate results are rounded to the query's dtype, as in the authors' bfloat16 code. Sums are in float32.
     dtype = heads.query.dtype
     query = jax.nn.softmax(heads.query.astype(jnp.float32) * heads.query_factor, axis=-1).astype(dtype)
     plain_key = heads.key.astype(jnp.float32) + (0 if heads.mean is None else heads.mean)
@@ -113,4 +98,5 @@ def _linear_attention(heads: SparseHeads) -> jax.Array:
     total = key.astype(jnp.float32).sum(1).astype(dtype)
     weighted = jnp.einsum("bshd,bhde->bshe", query, products, preferred_element_type=jnp.float32)
     norm = jnp.einsum("bshd,bhd->bsh", query, total, preferred_element_type=jnp.float32)
-    return (weighted / (SMALLEST_SUM + norm[..., None])).astype(dtype)
+    linear = (weighted / (SMALLEST_SUM + norm[..., None])).astype(dtype)
+    return attended + (linear @ weight.T + bias)

@@ -1,7 +1,5 @@
 """TPU passes of SLA's linear attention. Each pass reads its arrays once, in the order in which the attention kernel reads them.
-
-XLA's own program for the same formulas takes more time than the block-sparse attention itself, because it converts and copies
-arrays of all tokens several times.
+XLA's own program takes more time than the block-sparse attention itself, because it converts and copies all tokens several times.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_k
     """Compute two sums over all keys of a head: the features of the keys, and the products of features and values. The features
     of a key are the softmax over its channels.
 
-    `key` and `value` are [B, S, H, 128]. `mean` [B, 1, H, 128] was subtracted from the keys, and is added again before the
-    features are computed. None means that no mean was subtracted.
+    `key` and `value` are [B, S, H, 128]. `mean` [B, 1, H, 128] was subtracted from the keys, and is added again. None: no mean.
     """
     batch, length, heads, width = key.shape
     mean = jnp.zeros((batch, 1, heads, width), jnp.float32) if mean is None else mean
@@ -51,7 +48,7 @@ def sum_products(key: jax.Array, value: jax.Array, mean: jax.Array | None, num_k
 
 
 def _estimate_cost(array: jax.Array, arrays: int) -> pl.CostEstimate:
-    """Estimate the work of a pass that reads and writes `arrays` arrays in total, each with the shape of `array`."""
+    """Estimate the work of a pass that reads and writes `arrays` arrays like `array`."""
     products = 4 * array.size * array.shape[-1]
     return pl.CostEstimate(flops=products, transcendentals=array.size, bytes_accessed=arrays * array.nbytes)
 
@@ -89,8 +86,8 @@ def add_linear(
 ) -> jax.Array:
     """Compute the projected linear attention of `query` [B, S, H, 128], and add it to `attended` [B, S, H, 128].
 
-    `products` is the result of `sum_products`. `factor` is `SparseHeads.query_factor`. `projection` is described in
-    `sla.sla_attention`. `smallest_sum` is added to the denominators of linear attention.
+    `factor` is `SparseHeads.query_factor`. `projection` is described in `sla.sla_attention`. `smallest_sum` is added to the
+    denominators of linear attention.
     """
     batch, length, heads, width = query.shape
     dtype = query.dtype
@@ -140,6 +137,5 @@ def _add_kernel(
 
 
 def _softmax(values: jax.Array) -> jax.Array:
-    """Return the softmax of `values` [N, 128] float32 over the channels."""
     weights = jnp.exp(values - values.max(1, keepdims=True))
     return weights / weights.sum(1, keepdims=True)

@@ -2,8 +2,7 @@
 
 A block with approximate attention is replaced by its mean key and mean value, weighted by its number of keys. The method needs no
 training. Source: "Sol-Attn" (arXiv:2607.24027), as NVlabs/Sana runs it (techniques/sparse_backends/sol_attn). The published
-kernels have blocks of 64 queries. The default here is 128, because a TPU needs longer query blocks to use its matrix unit. The
-exact blocks are then selected by the mean of 128 queries, not of 64.
+kernels have blocks of 64 queries. The default here is 128, because a TPU needs longer query blocks to use its matrix unit.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ distributed scores above the threshold. The authors' repository measured the mea
 
 
 def mean_exact_blocks(tau: float, blocks: int) -> int:
-    """Return the expected mean number of exact key blocks, out of `blocks`, per query block. It is used to estimate the cost."""
+    """Return the expected mean number of exact key blocks, out of `blocks`, per query block, for cost estimates."""
     return min(blocks, math.ceil(MEAN_DENSITY * _normal_share(tau) * blocks))
 
 
 def most_exact_blocks(tau: float, blocks: int, block_q: int = BLOCK_Q, block_kv: int = BLOCK_KV) -> int:
-    """Return the default for the largest number of exact key blocks per query block.
-
-    It is large enough for the key blocks that contain the query block's own tokens, and for one neighbour on each side.
+    """Return the default for the largest number of exact key blocks per query block. It leaves space for the key blocks of the
+    query block's own tokens, and for one neighbour on each side.
     """
     return min(blocks, math.ceil(MOST_DENSITY * _normal_share(tau) * blocks) + 2 + math.ceil(block_q / block_kv))
 
@@ -57,9 +55,7 @@ def sol_attention(
     """Compute Sol-Attn.
 
     Args:
-        heads: the queries, keys and values.
-        tau: a key block is exact if its score is more than `tau` standard deviations above the query block's mean score. The key
-            blocks of the query block's own tokens, and their neighbours, are always exact.
+        tau: a key block is exact if its score is more than `tau` standard deviations above the query block's mean score.
         first_query: the index of the first query's token, a multiple of `block_q`.
         space: the largest number of exact key blocks per query block, by default `most_exact_blocks`. If more blocks qualify,
             only the blocks with the largest scores are exact.
@@ -72,14 +68,21 @@ def sol_attention(
     query = block_means(heads.query, block_q, heads.num_queries, use_pallas)
     key, value = (block_means(array, block_kv, heads.num_keys, use_pallas)[:, :, :blocks] for array in (heads.key, heads.value))
     scores = scale * jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
-    is_near = _find_neighbours(query.shape[2], blocks, block_q, block_kv, first_query)
-    is_exact = (scores > _thresholds(query, key, scale, tau)) | is_near
+    # The key blocks that contain tokens of the query block, and their neighbours, are always exact: [query blocks, blocks].
+    starts, index = first_query + jnp.arange(query.shape[2])[:, None] * block_q, jnp.arange(blocks)
+    is_near = (index >= starts // block_kv - 1) & (index <= (starts + block_q - 1) // block_kv + 1)
+    # Estimate the variance of the scores from the variance of each channel of the mean keys ("diag" in the authors' code).
+    wide_query, wide_key = query.astype(jnp.float32), key.astype(jnp.float32)
+    mean = scale * jnp.einsum("bhqd,bhd->bhq", wide_query, wide_key.mean(2))
+    variance = scale**2 * jnp.einsum("bhqd,bhd->bhq", wide_query**2, wide_key.var(2))
+    is_exact = (scores > (mean + tau * jnp.sqrt(variance + SMALLEST_VARIANCE))[..., None]) | is_near
     wanted = is_exact.sum(-1, dtype=jnp.int32)
     space = most_exact_blocks(tau, blocks, block_q, block_kv) if space is None else space
     counts = jnp.minimum(wanted, space)
     ranked = jnp.where(is_near, jnp.finfo(jnp.float32).max, scores)
     indices, is_listed = largest(ranked, space, counts, use_pallas=use_pallas, returns_mask=True)
     sizes = np.minimum(heads.num_keys - np.arange(blocks) * block_kv, block_kv)
+    assert is_listed is not None, "the mask is requested"
     bias = jnp.where(is_listed, -jnp.inf, jnp.asarray(np.log(sizes), jnp.float32))
     attended = block_sparse_attention(
         heads.query,
@@ -99,25 +102,3 @@ def sol_attention(
     is_block = jnp.arange(query.shape[2]) * block_q < heads.num_queries
     totals = [jnp.where(is_block, number, 0).astype(jnp.float32).sum() for number in (counts, wanted - counts)]
     return attended, jnp.stack(totals)
-
-
-def _thresholds(query: jax.Array, key: jax.Array, scale: float, tau: float) -> jax.Array:
-    """Return for each query block the score above which key blocks are exact, [B, H, query blocks, 1] float32.
-
-    This score is the mean score plus `tau` standard deviations. The variance of the scores is estimated from the variance of each
-    channel of the mean keys ("diag" in the authors' code).
-    """
-    query, key = query.astype(jnp.float32), key.astype(jnp.float32)
-    mean = scale * jnp.einsum("bhqd,bhd->bhq", query, key.mean(2))
-    variance = scale**2 * jnp.einsum("bhqd,bhd->bhq", query**2, key.var(2))
-    return (mean + tau * jnp.sqrt(variance + SMALLEST_VARIANCE))[..., None]
-
-
-def _find_neighbours(query_blocks: int, blocks: int, block_q: int, block_kv: int, first_query: jax.Array | int) -> jax.Array:
-    """Return whether a key block contains tokens of the query block or is next to such a key block, [query blocks, blocks] bool.
-
-    The attention to these key blocks is always exact.
-    """
-    starts = first_query + jnp.arange(query_blocks)[:, None] * block_q
-    index = jnp.arange(blocks)
-    return (index >= starts // block_kv - 1) & (index <= (starts + block_q - 1) // block_kv + 1)

@@ -1,11 +1,9 @@
-"""Video sparse attention (VSA): attention between tiles of tokens, plus attention to all tokens of the tiles with the best
-scores.
-
-The attention between tiles uses each tile's mean query, key and value. A trained gate multiplies its result.
+"""Video sparse attention (VSA): attention between tiles, plus attention to all tokens of the tiles with the best scores. The
+attention between tiles uses their mean query, key and value, and is multiplied by a trained gate.
 
 Source: "VSA: Faster Video Diffusion with Trainable Sparse Attention" (arXiv:2505.13389), as hao-ai-lab/FastVideo runs it
-(fastvideo/attention/backends/video_sparse_attn.py). The tokens are sorted by tiles: each tile takes `size` consecutive places. A
-tile at the video's border can have fewer tokens, followed by padding.
+(fastvideo/attention/backends/video_sparse_attn.py). The tokens are sorted by tiles. A tile at the video's border ends with
+padding.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ def vsa_attention(
     """Compute the two attentions of VSA.
 
     Args:
-        heads: the queries, keys and values. The queries are whole tiles. The keys are the tokens of all tiles. Keys after the
-            last tile are ignored. `num_keys` and `num_queries` are not used.
+        heads: the queries are whole tiles. The keys are the tokens of all tiles. `num_keys` and `num_queries` are not used.
         keep: the share of all tiles whose tokens a query tile sees.
         size: the number of tokens in a tile, with padding.
         counts: the number of tokens in each tile, without padding, [tiles] int32.
@@ -54,7 +51,7 @@ def vsa_attention(
     scale = heads.query_factor * heads.query.shape[-1] ** -0.5
     weights = jax.nn.softmax(scores * scale, axis=-1).astype(value.dtype)
     coarse = jnp.einsum("bhqk,bkhd->bqhd", weights, value, preferred_element_type=jnp.float32).astype(value.dtype)
-    indices = largest(scores, num_kept_tiles(keep, tiles), use_pallas=heads.uses_pallas)
+    indices, _ = largest(scores, num_kept_tiles(keep, tiles), use_pallas=heads.uses_pallas)
     blocks = KeyBlocks(indices=indices, sizes=counts, block_q=size, block_kv=size)
     options = BlockSparseOptions(num_keys=tiles * size, bounds=heads.bounds, implementation=implementation)
     fine = block_sparse_attention(heads.query, heads.key, heads.value, blocks, options)
@@ -63,9 +60,8 @@ def vsa_attention(
 
 
 def add_gated_tiles(fine: jax.Array, coarse: jax.Array, gate: jax.Array) -> jax.Array:
-    """Add the attention between tiles `coarse` [B, tiles, W] to the attention to tokens `fine` [B, S, W].
-
-    For each token, the row of its tile in `coarse` is multiplied by the token's row in `gate` [B, S, W] and added.
+    """Add the attention between tiles `coarse` [B, tiles, W], multiplied by each token's `gate` [B, S, W], to the attention to
+    tokens `fine` [B, S, W].
     """
     batch, length, width = fine.shape
     gates = gate.reshape(batch, coarse.shape[1], -1, width)
@@ -73,8 +69,7 @@ def add_gated_tiles(fine: jax.Array, coarse: jax.Array, gate: jax.Array) -> jax.
 
 
 def _tile_means(array: jax.Array, size: int, counts: jax.Array) -> jax.Array:
-    """Return the mean of each tile's tokens in [B, S, H, D], as [B, tiles, H, D] in the array's dtype. The mean of an empty tile
-    is 0."""
+    """Return the mean of each tile's tokens in [B, S, H, D], or 0, as [B, tiles, H, D] in the array's dtype."""
     batch, _, heads, width = array.shape
     # The heads stay in the channel axis, because a TPU pads a separate axis of a few heads to eight.
     flat = array.reshape(batch, -1, heads * width)[:, : counts.shape[0] * size].reshape(batch, -1, size, heads * width)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.attention import api, block_sparse, block_sparse_tpu, key_selection, key_selection_tpu, reference, sla_tpu
+from kernels.attention import api, block_sparse, block_sparse_tpu, key_selection, reference, sla_tpu
 from kernels.attention.block_sparse import BlockSparseOptions, KeyBlocks, Summaries, block_sparse_attention
 from kernels.attention.pallas_tpu import bounds_are_safe
 from kernels.attention.sla import SMALLEST_SUM, SparseHeads, select_key_blocks, sla_attention
@@ -142,7 +142,7 @@ def test_the_tpu_kernel_refuses_key_blocks_that_it_cannot_compute(block_kv, reas
 def test_a_process_that_does_not_use_the_dense_tpu_kernel_does_not_choose_the_block_sparse_kernel(monkeypatch):
     arrays, blocks, *_ = Case(128, 128, 1).make(jnp.bfloat16)
     monkeypatch.setattr(block_sparse, "target_platform", lambda: "tpu")
-    monkeypatch.setattr(api, "_disabled", set())
+    monkeypatch.setattr(api, "disabled", set())
     assert block_sparse._choose(*arrays[:2], blocks, BlockSparseOptions()) == "pallas_tpu"
     api.disable_implementation("pallas_tpu")
     assert block_sparse._choose(*arrays[:2], blocks, BlockSparseOptions()) == "masked"
@@ -166,12 +166,12 @@ def test_the_largest_scores_are_listed_in_ascending_order_and_ties_go_to_the_low
     order = np.argsort(-np.asarray(scores, np.float64), axis=-1, kind="stable")
     for number in (1, 13, 297):
         expected = np.sort(order[..., :number], axis=-1)
-        np.testing.assert_array_equal(key_selection.largest(scores, number), expected)
-        np.testing.assert_array_equal(key_selection_tpu.largest(scores, number, interpret=True), expected)
+        for options in ({}, {"use_pallas": True, "interpret": True}):
+            np.testing.assert_array_equal(key_selection.largest(scores, number, **options)[0], expected)
     counts = rng.integers(0, 14, (1, 2, 40))
     lists = [
-        key_selection.largest(scores, 13, jnp.asarray(counts)),
-        key_selection_tpu.largest(scores, 13, jnp.asarray(counts), interpret=True),
+        key_selection.largest(scores, 13, jnp.asarray(counts), **options)[0]
+        for options in ({}, {"use_pallas": True, "interpret": True})
     ]
     for index in np.ndindex(counts.shape):
         for found in lists:
@@ -182,7 +182,8 @@ def test_the_largest_scores_are_listed_in_ascending_order_and_ties_go_to_the_low
 def test_means_exclude_the_padding(block):
     array = jnp.asarray(np.random.default_rng(1).standard_normal((2, 700, 2, WIDTH)), jnp.float32)
     expected = np.stack([np.asarray(array)[:, i : min(i + block, 650)].mean(1) for i in range(0, 650, block)], 2)
-    for found in (key_selection.block_means(array, block, 650), key_selection_tpu.block_means(array, block, 650, interpret=True)):
+    for options in ({}, {"use_pallas": True, "interpret": True}):
+        found = key_selection.block_means(array, block, 650, **options)
         np.testing.assert_allclose(found[:, :, : expected.shape[2]], expected, atol=1e-6)
 
 

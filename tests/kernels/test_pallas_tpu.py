@@ -18,7 +18,7 @@ from kernels.attention.block_sizes import BlockSizes
 from kernels.attention.pallas_tpu import (
     LOG2_E,
     KernelOptions,
-    constant_maximum_is_safe,
+    bounds_are_safe,
     head_bounds,
     subtract_mean_key,
     tpu_attention,
@@ -48,6 +48,11 @@ def random_arrays(length_q, length_kv, *, batch=1, heads=1, norm=1.0, seed=0):
     rng, lengths = np.random.default_rng(seed), zip((length_q, length_kv, length_kv), (norm, norm, 1.0), strict=True)
     drawn = [size * rng.standard_normal((batch, length, heads, 128), np.float32) for length, size in lengths]
     return [jnp.asarray(array.astype(jnp.bfloat16)) for array in drawn]
+
+
+def are_safe(scaled, key, value):
+    """Return whether the constant form is safe for each head, [B, H] bool. `scaled` is the query, multiplied by log2(e)."""
+    return bounds_are_safe(head_bounds(scaled, key, value), key.shape[1])
 
 
 def run(arrays, bias=None, *, scale=EXACT_SCALE, visited=None, kv_lengths=None, layer=None, **options):
@@ -122,8 +127,8 @@ def test_smoothing_keys_changes_nothing_but_the_norms():
     smooth = subtract_mean_key(key)
     # smoothed keys are rounded once more, which `check` does not count: compare with the formula for the rounded keys
     check(ours, (query, smooth, value))
-    assert not constant_maximum_is_safe(query / 2, key, value).any()
-    assert constant_maximum_is_safe(query / 2, smooth, value).all()
+    assert not are_safe(query / 2, key, value).any()
+    assert are_safe(query / 2, smooth, value).all()
 
 
 def test_the_usual_scale_stays_within_the_rounding_of_the_query():
@@ -139,7 +144,7 @@ def test_only_the_heads_that_need_it_take_the_online_form():
     query, key, value = random_arrays(300, 600, heads=3)
     loud = jnp.array([1.0, 30.0, 1.0], jnp.bfloat16).reshape(1, 1, 3, 1)
     arrays, visited = (query * loud, key, value), []
-    safe = constant_maximum_is_safe(arrays[0] / 8, key, value)
+    safe = are_safe(arrays[0] / 8, key, value)
     np.testing.assert_array_equal(safe, [[True, False, True]])
     check(run(arrays, visited=visited), arrays)
     assert len(visited) == 2 * sizes().steps(300, 600) + online_sizes().steps(300, 600)
@@ -147,7 +152,7 @@ def test_only_the_heads_that_need_it_take_the_online_form():
 
 def test_the_online_form_serves_all_heads_where_none_is_safe():
     arrays, visited = random_arrays(200, 300, heads=2, norm=9.0), []
-    assert not constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).any()
+    assert not are_safe(arrays[0] / 8, *arrays[1:]).any()
     check(run(arrays, visited=visited), arrays)
     assert len(visited) == sizes().steps(200, 300) + 2 * online_sizes().steps(200, 300)  # the constant form has no head in use
 
@@ -172,7 +177,7 @@ def one_sided(length, largest_score):
 def test_rows_of_hugely_negative_or_positive_scores(score, is_safe):
     """300 keys leave +-(115 - 9) = 106 for the exponent."""
     arrays = one_sided(300, score)
-    assert constant_maximum_is_safe(arrays[0] / 8, *arrays[1:]).all() == is_safe
+    assert are_safe(arrays[0] / 8, *arrays[1:]).all() == is_safe
     check(run(arrays), arrays)
 
 
@@ -180,7 +185,7 @@ def test_the_limit_follows_the_number_of_keys_and_the_size_of_the_values():
     def largest_safe(length, size):
         value = jnp.full((1, length, 1, 128), size, jnp.bfloat16)
         key = jnp.zeros((1, length, 1, 128), jnp.bfloat16).at[..., 0].set(1)
-        norms = (query for query in range(1, 128) if constant_maximum_is_safe(key[:, :1] * query, key, value).all())
+        norms = (query for query in range(1, 128) if are_safe(key[:, :1] * query, key, value).all())
         return max(norms, default=0)
 
     assert largest_safe(1, 1.0) == 115
@@ -191,7 +196,7 @@ def test_the_limit_follows_the_number_of_keys_and_the_size_of_the_values():
 
 def test_not_a_number_is_never_called_safe():
     query, key, value = random_arrays(8, 8)
-    assert not constant_maximum_is_safe(query.at[0, 3].set(jnp.nan), key, value).any()
+    assert not are_safe(query.at[0, 3].set(jnp.nan), key, value).any()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels.attention import SparseHeads, key_selection, key_selection_tpu, reference, sol_attention
+from kernels.attention import SparseHeads, key_selection, reference, sol_attention
 from kernels.attention.sol import mean_exact_blocks, most_exact_blocks
 from kernels.qkv import LOG2_E, HeadBounds
 from tests.kernels.sparse_reference import sol_attention as plain_sol
@@ -100,8 +100,8 @@ def test_the_mask_has_the_listed_scores():
     scores = jnp.asarray(rng.standard_normal((1, 2, 40, 297)).round(1), jnp.float32)
     counts = jnp.asarray(rng.integers(0, 14, (1, 2, 40)))
     order = np.argsort(-np.asarray(scores), axis=-1, kind="stable")
-    for largest, options in ((key_selection.largest, {}), (key_selection_tpu.largest, {"interpret": True})):
-        _, mask = largest(scores, 13, counts, returns_mask=True, **options)
+    for options in ({}, {"use_pallas": True, "interpret": True}):
+        _, mask = key_selection.largest(scores, 13, counts, returns_mask=True, **options)
         for index in np.ndindex(counts.shape):
             np.testing.assert_array_equal(np.flatnonzero(mask[index]), np.sort(order[index][: counts[index]]))
 
