@@ -190,7 +190,8 @@ def _check_network(network: Network, part: Part) -> int:
     contain other tensors."""
     described = network.described
     stacked = isinstance(described, StackedWeights)
-    return part.num_bytes(check_stacked(part, described) if stacked else check_flat(part, described))
+    names = check_stacked(part, described) if stacked else check_flat(part, described)
+    return sum(part.places[name].num_bytes for name in names)
 
 
 def _network_bytes(network: Network) -> int:

@@ -265,10 +265,10 @@ class ModelCache:
         networks = list(self._distinct_networks())
         for network in networks:
             if id(network) not in on_devices:
-                network.move_to_host()
+                network.move(to_host=True)
         for network in networks:
             if id(network) in on_devices:
-                network.move_back()
+                network.move(to_host=False)
 
     def _next_to_evict(self, *, on_host: bool) -> _CachedModel | None:
         """Return the idle model that is offloaded or unloaded next: a model on the host if `on_host`, otherwise a model on the

@@ -1,7 +1,5 @@
-"""Resize latents by their discrete cosine transform (orthonormal, type 2).
-
-An enlarged result keeps the frequencies of the input. Its higher frequencies are noise or zero. The transform is computed by
-multiplication with one matrix along the height and with one matrix along the width. Source: Xiao et al. 2026, arXiv:2605.18736.
+"""Resize latents by their discrete cosine transform (orthonormal, type 2), with one matrix along the height and one along the
+width. Source: Xiao et al. 2026, arXiv:2605.18736.
 """
 
 import functools
@@ -15,10 +13,10 @@ LatentArray = TypeVar("LatentArray", np.ndarray, jax.Array)
 
 
 def enlarge_noisy_latents(latents: LatentArray, noise: LatentArray, *, sigma: float) -> LatentArray:
-    """Enlarge latents [..., h, w] at noise level `sigma` to [..., H, W], float32.
+    """Enlarge latents [..., h, w] at noise level `sigma` to [..., H, W], float32. The high frequencies are taken from `noise`
+    [..., H, W].
 
-    The high frequencies, which the small latents do not have, are taken from `noise` [..., H, W]. The result's noise level is
-    `step_plan.rescale_sigma(sigma, growth)` with growth = sqrt(H W / (h w)).
+    The result's noise level is `step_plan.rescale_sigma(sigma, growth)` with growth = sqrt(H W / (h w)).
     """
     small, full = latents.shape[-2:], noise.shape[-2:]
     growth = math.sqrt(math.prod(full) / math.prod(small))
@@ -38,10 +36,7 @@ def resize_latents(latents: LatentArray, rows: int, columns: int) -> LatentArray
 
 @functools.lru_cache(maxsize=32)
 def upsampling_matrix(length: int, least: int) -> np.ndarray:
-    """Return the matrix [length, least] float32 that maps `least` values to `length` values.
-
-    The lowest `least` frequencies of the result equal the frequencies of the input. All higher frequencies are zero.
-    """
+    """Return the matrix [length, least] float32 that keeps the lowest `least` frequencies. All higher frequencies are zero."""
     return (cosine_transform(length)[:least].T @ cosine_transform(least)).astype(np.float32)
 
 

@@ -1,11 +1,8 @@
 """The fresh noise that the steps of some solvers add, drawn on the devices.
 
 The noise depends only on the seed, the stream (video or audio) and the step. Therefore it is the same for a resumed video, and
-on every mesh.
-
-Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
-10,000. The same seed gives other values than in LTX-2, which uses the GPU's random generator. This module uses jax's Threefry
-generator.
+on every mesh. Source: Lightricks/LTX-2, `ltx_pipelines/distilled.py`, which uses a separate generator with the video's seed +
+10,000. The same seed gives other values than in LTX-2, because this module uses jax's Threefry generator.
 """
 
 import dataclasses
@@ -23,12 +20,8 @@ SEED_OFFSET = 10_000  # added to the video's seed for the key of this noise, as 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FreshNoise:
-    """The values that determine the noise of one step.
-
-    Attributes:
-        key: [2] uint32, the random key of the video.
-        step: scalar, the index of the step.
-        deviation: scalar, the standard deviation of the noise.
+    """The values that determine the noise of one step: the random key [2] uint32 of the video, the index of the step, and the
+    standard deviation of the noise.
     """
 
     key: np.ndarray | jax.Array
@@ -37,7 +30,7 @@ class FreshNoise:
 
 
 def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | None:
-    """Return the values that determine the noise of step `index`, counted from 0. None if the solver adds no noise."""
+    """Return the noise of step `index`, counted from 0, None if the solver adds no noise."""
     if schedule.noise is None:
         return None
     own = seed + SEED_OFFSET
@@ -46,8 +39,7 @@ def make_fresh_noise(schedule: Schedule, seed: int, index: int) -> FreshNoise | 
 
 
 def add_fresh_noise(state: SamplerState, noise: FreshNoise, stream: int = 0) -> SamplerState:
-    """Add a step's noise to the sample of `state`, which is the state after that step. `stream` is the number of the stream: the
-    noise of video and audio differs."""
+    """Add a step's noise to the sample of the state after that step. The `stream` (video or audio) has its own noise."""
     key = jax.random.wrap_key_data(cast(jax.Array, noise.key), impl="threefry2x32")  # inside a program, the key is a jax array
     own = jax.random.fold_in(jax.random.fold_in(key, stream), noise.step)
     drawn = jax.random.normal(own, state.sample.shape, jnp.float32)

@@ -132,17 +132,10 @@ def take_step(
 
 
 def make_schedule(
-    solver: Solver,
-    steps: int,
-    flow_shift: float,
-    last: int | None = None,
-    num_tokens: int = 0,
-    sigma_max: float = SIGMA_MAX,
+    solver: Solver, steps: int, flow_shift: float, last: int | None = None, num_tokens: int = 0, sigma_max: float = SIGMA_MAX
 ) -> Schedule:
-    """Compute the tables of `steps` steps.
-
-    With `last`, keep only the final `last` steps. The solver then starts without earlier estimates. See `noise_levels` for
-    `num_tokens` and `sigma_max`.
+    """Compute the tables of `steps` steps, or only of the final `last` steps, which start without earlier estimates. See
+    `noise_levels` for `num_tokens` and `sigma_max`.
 
     Raises: ValueError for an unknown solver. Source of `last`: diffusers' video-to-video pipelines, `get_timesteps`.
     """
@@ -154,10 +147,8 @@ def schedule_for_request(request: GenerationRequest) -> Schedule:
     """Compute the tables for all steps of the request.
 
     If the preset `refines`, the last steps are plain Euler steps, which refine enlarged latents. Source: Lightricks/LTX-2,
-    `ltx_pipelines/distilled.py`, whose second stage is Euler in all versions.
-
-    With progressive resolution, the latents are enlarged before the first step at full size. The solver restarts with this step,
-    at the noise level of the enlarged latents.
+    `ltx_pipelines/distilled.py`. With progressive resolution, the solver restarts with the first step at full size, at the noise
+    level of the enlarged latents.
     """
     solver, small, plan = request.solver, num_half_size_steps(request), plan_steps(request)
     sigmas, timesteps = np.array([step.sigma for step in plan]), np.array([step.timestep for step in plan])
@@ -175,17 +166,29 @@ def _compute_tables(solver: Solver, levels: np.ndarray, timesteps: np.ndarray) -
     """Compute the tables of a solver that starts without earlier estimates at the first of these noise levels."""
     sigmas = np.append(levels, 0.0)
     if solver == "unipc":
-        return _unipc_schedule(sigmas, timesteps)
-    compute = _euler_schedule
-    if solver in ADDS_NOISE:
-        compute = _ancestral_schedule if solver == "ltx-ancestral" else _renoising_schedule
-    schedule = compute(sigmas)
+        sigmas, steps = sigmas.astype(np.float32).astype(np.float64), len(timesteps)
+        corrector = np.stack([_corrector_weights(sigmas, step) for step in range(steps)])
+        predictor = np.stack([_predictor_weights(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
+        return _make_schedule(sigmas, timesteps, corrector, predictor)
+    now, following = sigmas[:-1], sigmas[1:]
+    schedule, zeros = _euler_schedule(sigmas), np.zeros(len(now))
+    if solver == "ltx-ancestral":
+        # A step from the noise level s to s' denoises to the level s'^2 / s, which is below s'. Then it scales the sample so that
+        # the signal has the weight 1 - s', and adds fresh noise up to the level s'.
+        # Source: diffusers, `LTXEulerAncestralRFScheduler.step`, eta 1, s_noise 1.
+        down = following**2 / now
+        scale = (1 - following) / (1 - down)
+        predictor = np.stack([scale * down / now, scale * (1 - down / now), zeros], 1).astype(np.float32)
+        noise = np.sqrt(np.maximum(following**2 - (scale * down) ** 2, 0)).astype(np.float32)
+        schedule = dataclasses.replace(schedule, predictor=predictor, noise=noise)
+    elif solver in ADDS_NOISE:  # the next sample is (1 - s') clean + s' noise, with the next noise level s'
+        predictor = np.stack([zeros, 1 - following, zeros], 1).astype(np.float32)
+        schedule = dataclasses.replace(schedule, predictor=predictor, noise=following.astype(np.float32))
     start_scale = float(sigmas[0]) if solver in ("rcm", "rcm-ode") else 1.0
     return dataclasses.replace(schedule, timesteps=timesteps.astype(np.float32), start_scale=start_scale)
 
 
 def _join_schedules(first: Schedule, later: Schedule, steps: int) -> Schedule:
-    """Join the first `steps` steps of `first` with `later`, whose steps add no noise."""
     tables = {
         name: np.concatenate([getattr(first, name)[:steps], getattr(later, name)])
         for name in ("sigmas", "timesteps", "corrector", "predictor")
@@ -195,45 +198,13 @@ def _join_schedules(first: Schedule, later: Schedule, steps: int) -> Schedule:
 
 
 def _euler_schedule(sigmas: np.ndarray) -> Schedule:
-    """Compute the tables of Euler. A step takes the sample x from noise level s to s' with the velocity v: x' = x + (s' - s) v.
-    The clean estimate is x - s v. So the step is x' = (s' / s) x + (1 - s' / s) clean."""
+    """Compute the tables of Euler. With the velocity v, a step takes x from the noise level s to x' = x + (s' - s) v at s'. The
+    clean estimate is x - s v. So x' = (s' / s) x + (1 - s' / s) clean.
+    """
     steps, ratio = len(sigmas) - 1, sigmas[1:] / sigmas[:-1]
     predictor = np.stack([ratio, 1 - ratio, np.zeros(steps)], 1)
     corrector = np.tile([1.0, 0, 0, 0, 0], (steps, 1))
     return _make_schedule(sigmas, sigmas[:-1] * NUM_TRAIN_TIMESTEPS, corrector, predictor)
-
-
-def _ancestral_schedule(sigmas: np.ndarray) -> Schedule:
-    """Compute the tables of the ancestral Euler solver.
-
-    A step from the noise level s to s' has three parts. It denoises to the level s'^2 / s, which is below s'. Then it scales the
-    sample so that the signal has the weight 1 - s', and adds fresh noise up to the level s'.
-    Source: diffusers, `LTXEulerAncestralRFScheduler.step`, eta 1, s_noise 1.
-    """
-    now, following = sigmas[:-1], sigmas[1:]
-    down = following**2 / now
-    scale = (1 - following) / (1 - down)
-    predictor = np.stack([scale * down / now, scale * (1 - down / now), np.zeros(len(now))], 1)
-    noise = np.sqrt(np.maximum(following**2 - (scale * down) ** 2, 0)).astype(np.float32)
-    return dataclasses.replace(_euler_schedule(sigmas), predictor=predictor.astype(np.float32), noise=noise)
-
-
-def _renoising_schedule(sigmas: np.ndarray) -> Schedule:
-    """Compute the tables of a solver that adds fresh noise to the clean estimate. With the next noise level s', the next sample
-    is (1 - s') clean + s' noise."""
-    following = sigmas[1:]
-    predictor = np.stack([np.zeros_like(following), 1 - following, np.zeros_like(following)], 1)
-    return dataclasses.replace(
-        _euler_schedule(sigmas), predictor=predictor.astype(np.float32), noise=following.astype(np.float32)
-    )
-
-
-def _unipc_schedule(sigmas: np.ndarray, timesteps: np.ndarray) -> Schedule:
-    """Compute the tables of UniPC. `sigmas` has the noise level before each step, and 0 at the end."""
-    sigmas, steps = sigmas.astype(np.float32).astype(np.float64), len(timesteps)
-    corrector = np.stack([_corrector_weights(sigmas, step) for step in range(steps)])
-    predictor = np.stack([_predictor_weights(sigmas, step, order=min(2, step + 1, steps - step)) for step in range(steps)])
-    return _make_schedule(sigmas, timesteps, corrector, predictor)
 
 
 def _make_schedule(sigmas: ArrayLike, timesteps: ArrayLike, corrector: ArrayLike, predictor: ArrayLike) -> Schedule:
@@ -246,15 +217,11 @@ def _make_schedule(sigmas: ArrayLike, timesteps: ArrayLike, corrector: ArrayLike
 
 
 def _log_snr(sigma: float) -> float:
-    """Return lambda = log(alpha / sigma) with alpha = 1 - sigma."""
     return math.log((1 - sigma) / sigma) if sigma > 0 else math.inf
 
 
 def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]:
-    """Return the weights of (corrected sample, new clean estimate, last clean estimate) in the next sample.
-
-    These are the weights of UniP, the predictor of UniPC.
-    """
+    """Return the weights of (corrected sample, new clean estimate, last clean estimate) in the next sample (UniP)."""
     now, following = sigmas[step], sigmas[step + 1]
     # growth = 1 - exp(-h), where h is the increase of lambda in this step. The growth is 1 in the last step, where h is infinite.
     growth = -math.expm1(_log_snr(now) - _log_snr(following))
@@ -269,46 +236,34 @@ def _predictor_weights(sigmas: np.ndarray, step: int, order: int) -> list[float]
 def _corrector_weights(sigmas: np.ndarray, step: int) -> list[float]:
     """Return the weights of (`sample`, `before`, new clean estimate, `clean`, `older`) in the corrected sample, see `take_step`.
 
-    These are the weights of UniC, the corrector of UniPC. UniC has the same order of accuracy, 1 or 2, as the predictor of the
-    previous step.
+    These are the weights of UniC, the corrector of UniPC, with the order 1 or 2 of the previous step's predictor.
     """
     if step == 0:
         return [1.0, 0.0, 0.0, 0.0, 0.0]
     before, now = sigmas[step - 1], sigmas[step]
-    order = min(2, step)
     h = _log_snr(now) - _log_snr(before)
-    ratios = [(_log_snr(sigmas[step - 2]) - _log_snr(before)) / h] if order == 2 else []
-    rho = _unic_weights(h, [*ratios, 1.0])
     scale = (1 - now) * math.expm1(-h)  # alpha * B(h)
-    newest = -scale * rho[-1]
-    older = -scale * rho[0] / ratios[0] if order == 2 else 0.0
-    previous = -scale - newest - older
-    return [0.0, now / before, newest, previous, older]
-
-
-def _unic_weights(h: float, ratios: list[float]) -> np.ndarray:
-    """Return the weights rho: the solution of R rho = b of UniC-p with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9).
-
-    For order 1, the only weight is one half.
-    """
-    order = len(ratios)
-    if order == 1:
-        return np.array([0.5])
-    matrix = np.stack([np.power(ratios, power) for power in range(order)])
+    if step == 1:
+        newest = -scale * 0.5
+        return [0.0, now / before, newest, -scale - newest, 0.0]
+    # rho is the solution of R rho = b of UniC-2 with B(h) = exp(-h) - 1 (Zhao et al. 2023, eq. 9)
+    ratio = (_log_snr(sigmas[step - 2]) - _log_snr(before)) / h
     target, factorial = [], 1.0
     phi = math.expm1(-h) / -h - 1
-    for power in range(1, order + 1):
+    for power in (1, 2):
         target.append(phi * factorial / math.expm1(-h))
         factorial *= power + 1
         phi = phi / -h - 1 / factorial
-    return np.linalg.solve(matrix, np.array(target))
+    rho = np.linalg.solve(np.array([[1.0, 1.0], [ratio, 1.0]]), np.array(target))
+    newest = -scale * rho[1]
+    older = -scale * rho[0] / ratio
+    return [0.0, now / before, newest, -scale - newest - older, older]
 
 
 def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply classifier-free guidance: unprompted + guidance * (prompted - unprompted).
+    """Apply classifier-free guidance: unprompted + guidance * (prompted - unprompted), [1, ...].
 
-    `velocity` [2, ...] has the branch with the prompt, then the branch with the negative prompt. The result is [1, ...]. A single
-    branch [1, ...] is returned unchanged.
+    `velocity` [2, ...] has the branch with the prompt, then the negative prompt. A single branch [1, ...] is returned unchanged.
     """
     if velocity.shape[0] == 1:
         return velocity
@@ -317,10 +272,8 @@ def guide(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
 
 
 def guide_by_zero_star(velocity: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply guidance, as `guide` does, after scaling the unprompted velocity.
-
-    The scaled unprompted velocity is the projection of the prompted velocity on the unprompted velocity.
-    The projection is computed in float32. Source: CFG-Zero*, arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`.
+    """Apply guidance after projecting the prompted velocity on the unprompted velocity, in float32. Source: CFG-Zero*,
+    arXiv:2503.18886, as diffusers' `ClassifierFreeZeroStarGuidance`.
     """
     prompted, unprompted = velocity[:1], velocity[1:]
     wide = prompted.astype(jnp.float32), unprompted.astype(jnp.float32)
@@ -341,9 +294,8 @@ class StepInputs:
 
     @property
     def next_timestep(self) -> jax.Array:
-        """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral", "rcm" and "dmd".
-
-        In all other solvers, the first weight of the predictor is the next noise level divided by the current one.
+        """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral", "rcm" and "dmd", because the
+        first weight of the predictor must be the next noise level divided by the current one.
         """
         return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
 
@@ -361,11 +313,9 @@ def make_step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInp
 def take_guided_step(
     state: SamplerState, velocity: jax.Array, inputs: StepInputs, guide_branches: Callable[..., jax.Array] = guide
 ) -> SamplerState:
-    """Take one step with the velocity of one or both guidance branches, [1 or 2, C, F, H, W]. `guide_branches` combines the
-    branches."""
+    """Take one step with the velocity of one or both guidance branches, [1 or 2, C, F, H, W]."""
     return take_step(state, guide_branches(velocity, inputs.guidance), inputs.sigma, inputs.corrector, inputs.predictor)
 
 
 def take_still_step(state: SamplerState, inputs: StepInputs) -> SamplerState:
-    """Take a step with velocity zero, which needs no network."""
     return take_step(state, jnp.zeros_like(state.sample), inputs.sigma, inputs.corrector, inputs.predictor)

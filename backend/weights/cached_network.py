@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ class Content:
     """The identity of a network's weights. Models share a network if their `Content` is equal.
 
     `tensors` are the names, dtypes and shapes in the files. `described` and `arranged` are the shapes, dtypes and shardings on
-    the devices before and after `Network.arrange`, which brings the weights into the form that the network's programs need.
+    the devices before and after `Network.arrange`.
     """
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -32,7 +31,7 @@ class Content:
 
     @classmethod
     def of_part(cls, part: Part, described: Any, arranged: Any) -> Content:
-        """Return the identity of the weights in `part`, with fingerprints of the current files of `part`. Raises: OSError."""
+        """Return the identity of the weights in `part`, with fingerprints of its current files. Raises: OSError."""
         return cls(
             tensors=tuple(sorted((name, place.dtype, tuple(place.shape)) for name, place in part.places.items())),
             described=_shapes_and_shardings(described),
@@ -41,7 +40,6 @@ class Content:
         )
 
     def equals(self, other: Content) -> bool:
-        """Return whether both contents have equal bytes and shardings."""
         mine, others = ((one.tensors, one.described, one.arranged) for one in (self, other))
         return mine == others and have_equal_bytes(self.fingerprints, other.fingerprints)
 
@@ -64,49 +62,35 @@ class CachedNetwork:
 
     @property
     def weights(self) -> Any:
-        """The arrays that programs receive, with LoRAs merged for an expert."""
         return self._weights if self.expert is None else self.expert.weights
 
-    def move_to_host(self) -> None:
-        """Move all arrays into the host's memory, except arrays that are there already, such as arrays of CPU devices. The caller
-        must make sure that no program uses the arrays."""
-        if not self.is_on_host:
-            self._device_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.weights)
-            self._move(lambda leaf, sharding: sharding if is_host(leaf) else sharding.with_memory_kind(HOST))
-            self.is_on_host = True
+    def move(self, to_host: bool) -> None:
+        """Move all arrays into the host's memory or back to the devices, except arrays that are there already, such as arrays of
+        CPU devices. The caller must make sure that no program uses the arrays.
 
-    def move_back(self) -> None:
-        """Move all arrays back to the devices."""
-        if self.is_on_host:
-            self._move(lambda leaf, sharding: sharding)
-            self.is_on_host = False
-
-    def _move(self, place: Callable[[jax.Array, Any], Any]) -> None:
-        """Move each array to its target sharding and delete the old array. At most `COPIED_AT_ONCE` bytes, or one larger array,
-        move at a time."""
+        At most `COPIED_AT_ONCE` bytes, or one larger array, are in both memories at a time.
+        """
+        if to_host == self.is_on_host:
+            return
         leaves, structure = jax.tree.flatten(self.weights)
-        shardings = jax.tree.leaves(self._device_shardings)
+        if to_host:
+            self._device_shardings = [leaf.sharding for leaf in leaves]
         moved: dict[int, jax.Array] = {}
         moves: list[tuple[jax.Array, jax.Array]] = []
-        for leaf, sharding in zip(leaves, shardings, strict=True):
-            target = place(leaf, sharding)
-            if id(leaf) in moved:
-                continue
-            moved[id(leaf)] = leaf if leaf.sharding == target else jax.device_put(leaf, target)
-            if moved[id(leaf)] is not leaf:
-                moves.append((leaf, moved[id(leaf)]))
-            if sum(old.nbytes for old, _ in moves) >= COPIED_AT_ONCE:
-                _wait_and_delete(moves)
-        _wait_and_delete(moves)
+        for index, (leaf, sharding) in enumerate(zip(leaves, self._device_shardings, strict=True), 1):
+            target = sharding.with_memory_kind(HOST) if to_host and not is_host(leaf) else sharding
+            if id(leaf) not in moved:
+                moved[id(leaf)] = leaf if leaf.sharding == target else jax.device_put(leaf, target)
+                if moved[id(leaf)] is not leaf:
+                    moves.append((leaf, moved[id(leaf)]))
+            if index == len(leaves) or sum(old.nbytes for old, _ in moves) >= COPIED_AT_ONCE:
+                jax.block_until_ready([new for _, new in moves])
+                for old, _ in moves:
+                    old.delete()
+                moves.clear()
         tree = jax.tree.unflatten(structure, [moved[id(leaf)] for leaf in leaves])
         if self.expert is None:
             self._weights = tree
         else:
             self.expert.weights = tree
-
-
-def _wait_and_delete(moves: list[tuple[jax.Array, jax.Array]]) -> None:
-    jax.block_until_ready([new for _, new in moves])
-    for old, _ in moves:
-        old.delete()
-    moves.clear()
+        self.is_on_host = to_host

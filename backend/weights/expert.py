@@ -1,8 +1,5 @@
-"""A transformer's weights, on the devices or on the host, with LoRAs merged in.
-
-Merging reads the affected tensors from the checkpoint, changes them, and writes them to the devices. Removing a LoRA reads the
-tensors from the checkpoint again. Therefore no copy of the original tensors is needed, and removed LoRAs leave no rounding
-errors.
+"""A transformer's weights, on the devices or on the host, with LoRAs merged in. Merging and removing a LoRA read the affected
+tensors from the checkpoint. Therefore no copy of the original tensors is needed, and no rounding errors remain.
 """
 
 from __future__ import annotations
@@ -20,10 +17,8 @@ from backend.weights.stacked import StackedWeights
 
 
 class Expert:
-    """One transformer. `weights` are the checkpoint's weights with `loras` merged.
-
-    Programs on the devices write the weights. Therefore offloaded weights are read and merged on the devices, then moved to the
-    host.
+    """One transformer. `weights` are the checkpoint's weights with `loras` merged. Offloaded weights are read and merged on the
+    devices, by programs, then moved to the host.
     """
 
     def __init__(self, part: Part, described: StackedWeights, progress: LoadProgress, loras: Sequence[ScaledLora] = ()) -> None:
@@ -31,13 +26,12 @@ class Expert:
         self.shapes = checkpoint_shapes(described)
         self.loras: tuple[ScaledLora, ...] | None = tuple(loras)  # None if a merge was interrupted
         self._changed_names = _changed_tensors(loras)  # tensors that differ from the checkpoint
-        self.weights = self._place(load_stacked(part, self._described, functools.partial(apply_loras, self.loras), progress))
+        weights = load_stacked(part, self._described, functools.partial(apply_loras, self.loras), progress)
+        self.weights = move_to_host(weights) if self._is_offloaded else weights
 
     def merge(self, loras: Sequence[ScaledLora], on_event: Callable[[Event], None]) -> None:
-        """Merge these LoRAs and remove all others. Do nothing if exactly these LoRAs are merged already.
-
-        Raises: ModelError if a file is missing.
-        """
+        """Merge these LoRAs and remove all others. Do nothing if exactly these LoRAs are merged already. Raises: ModelError if a
+        file is missing."""
         if tuple(loras) == self.loras:
             return
         touched = self._changed_names | _changed_tensors(loras)
@@ -47,14 +41,10 @@ class Expert:
         # Wait for the copies: an unfinished copy would overwrite the values that `write_stacked` writes.
         weights = jax.block_until_ready(copy_to_devices(self.weights)) if self._is_offloaded else self.weights
         write_stacked(self._part, self._described, weights, touched, adjust, LoadProgress(total, on_event))
-        self.weights = self._place(weights)
+        self.weights = move_to_host(weights) if self._is_offloaded else weights
         self.loras = tuple(loras)
         self._changed_names = _changed_tensors(loras)
 
-    def _place(self, weights: StackedWeights) -> StackedWeights:
-        return move_to_host(weights) if self._is_offloaded else weights
-
 
 def _changed_tensors(loras: Sequence[ScaledLora]) -> set[str]:
-    """Return the names of the tensors that these LoRAs change."""
     return {name for lora in loras for name in lora.file.changes}

@@ -1,8 +1,7 @@
 """Keep weights on the host if the devices cannot hold all networks besides the memory that programs need.
 
-The text encoder is offloaded first, because it is the largest network after the transformers and runs once per prompt. If the
-devices cannot hold the text encoder and the transformers together, the transformers are offloaded too. The devices then hold only
-the transformer whose steps run. They hold no transformer while prompts are encoded or latents are decoded.
+The text encoder is offloaded first, because it is the largest network after the transformers and runs once per prompt. If that is
+not enough, the devices hold only the transformer whose steps run, and none while prompts are encoded or latents are decoded.
 """
 
 from __future__ import annotations
@@ -24,20 +23,13 @@ MOST_AT_REST = 0.6
 MOST_WHILE_ENCODING = 0.75
 
 
-def should_offload(at_rest_bytes: int, memory_bytes: int | None) -> bool:
-    """Return whether weights of this size on each device leave too little memory for programs, False if the memory size is
-    unknown."""
-    return memory_bytes is not None and at_rest_bytes > MOST_AT_REST * memory_bytes
-
-
-def should_offload_transformers(all_bytes: int, memory_bytes: int | None) -> bool:
-    """Return whether weights of this size on each device leave too little memory for the text encoder's program, False if the
-    memory size is unknown."""
-    return memory_bytes is not None and all_bytes > MOST_WHILE_ENCODING * memory_bytes
+def should_offload(bytes_per_device: int, memory_bytes: int | None, most: float = MOST_AT_REST) -> bool:
+    """Return whether weights of this size on each device take more than the share `most` of its memory, False if the memory size
+    is unknown."""
+    return memory_bytes is not None and bytes_per_device > most * memory_bytes
 
 
 def describe_offloaded(described: Any) -> Any:
-    """Return a tree of described weights with shardings that store the weights on the host."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding.with_memory_kind(HOST)), described
     )
@@ -49,15 +41,12 @@ def is_offloaded(weights: Any) -> bool:
 
 
 def copy_to_devices(weights: Any) -> Any:
-    """Return the tree with all weights on the devices. Weights on the host are copied.
-
-    The copies exist until the caller drops the result. For described weights only the shardings change.
-    """
+    """Return the tree with all weights on the devices. Weights on the host are copied. Described weights change shardings
+    only."""
     return jax.tree.map(lambda leaf: _copy_to_device(leaf) if leaf.sharding.memory_kind == HOST else leaf, weights)
 
 
 def describe_on_devices(weights: Any) -> Any:
-    """Return the shapes and shardings of the result of `copy_to_devices`, without copying."""
     return copy_to_devices(
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), weights)
     )
@@ -76,11 +65,7 @@ def move_to_host(weights: Any) -> Any:
 
 @contextlib.contextmanager
 def load_onto_devices(weights: Mapping[str, Any]) -> Generator[dict[str, Any]]:
-    """Yield all weights on the devices.
-
-    Weights on the host are copied to the devices. The copies are deleted when the `with` block ends. Weights that are only
-    described are not copied: their shardings change from the host to the devices.
-    """
+    """Yield all weights on the devices, as `copy_to_devices`. The copies are deleted when the `with` block ends."""
     on_host = {id(leaf): leaf for leaf in weights.values() if leaf.sharding.memory_kind == HOST}  # tied names share one array
     copies = {key: _copy_to_device(leaf) for key, leaf in on_host.items()}
     try:
@@ -101,8 +86,8 @@ def _copy_to_device(leaf: Any) -> object:
 def device_bytes(tree: Any, tied: Sequence[str] = (), among: object = None) -> int:
     """Return how many bytes described weights need on each device. Weights on the host need 0 bytes.
 
-    `tied` are names that share one weight, which counts once. `among` is a tree, such as a program's arguments. If `among` is
-    given, only weights that are leaves of both trees (the same objects) count.
+    `tied` are names that share one weight. With `among`, such as a program's arguments, only objects that are leaves of both
+    count.
     """
     copies = [name for name in tied if isinstance(tree, dict) and name in tree][1:]
     leaves = jax.tree.leaves({name: leaf for name, leaf in tree.items() if name not in copies} if copies else tree)

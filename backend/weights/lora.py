@@ -1,14 +1,14 @@
 """Read LoRA files: find the tensors of a transformer that each key changes, and change a tensor. Keeps no weights in memory.
 
-This module reads the key styles of diffusers and PEFT (`transformer.NAME.lora_A.weight`), and of kohya's trainers
-(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`) and LyCORIS (`lycoris_NAME_WITH_UNDERSCORES.hada_w1_a`). lightx2v and ComfyUI
-use the original authors' names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`). The model
-family knows the names of modules. `lora_change` knows what the factors of a tensor mean. One matrix in a file may change several
-tensors of the checkpoint.
+Key styles: diffusers and PEFT (`transformer.NAME.lora_A.weight`), kohya's trainers
+(`lora_unet_NAME_WITH_UNDERSCORES.lora_down.weight`), LyCORIS (`lycoris_NAME_WITH_UNDERSCORES.hada_w1_a`). lightx2v and ComfyUI
+use the original authors' names (`diffusion_model.NAME.lora_down.weight`, `.alpha`, `.diff`, `.diff_b`, `.diff_m`). One matrix may
+change several tensors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,9 +44,9 @@ SHOWN_KEYS = 3
 class LoraFile:
     """The changes of one file to one transformer.
 
-    `changes` maps a tensor's name in the checkpoint to its change. `unused_keys` are the keys that change no tensor. `problem`
-    states why a key that fits a tensor cannot change it, "" if there is no such key. `control_downscale` is the factor by which
-    control clips were smaller than the video in training, None if the file does not contain the factor.
+    `changes` maps a tensor's name in the checkpoint to its change. `unused_keys` change no tensor, and `problem` states why a key
+    that fits a tensor cannot change it. `control_downscale` is the factor by which control clips were smaller than the video in
+    training, None if unknown.
     """
 
     name: str
@@ -57,7 +57,6 @@ class LoraFile:
     control_downscale: int | None = None
 
     def describe_keys(self) -> str:
-        """Return a sentence about the used and unused keys."""
         text = f"LoRA {self.name}: {self.used_keys} keys change {len(self.changes)} tensors"
         if not self.unused_keys:
             return text
@@ -67,9 +66,8 @@ class LoraFile:
 
 
 def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda stem: ()) -> LoraFile:
-    """Read how a file changes a transformer whose tensors have these shapes. `expert` 1 is the low-noise expert.
-
-    `names` returns the names that LoRA files use for a module besides the checkpoint's name (see `Family.lora_names`).
+    """Read how a file changes a transformer whose tensors have these shapes. `expert` 1 is the low-noise expert. `names` returns
+    the names of a module in LoRA files besides the checkpoint's name (see `Family.lora_names`).
 
     Raises: ModelError if the file changes nothing, or is not a complete safetensors, .pt or .pth file.
     """
@@ -81,7 +79,7 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
     if any(key.startswith(SECOND_EXPERT) for key in header):
         header = {key: place for key, place in header.items() if key.startswith(SECOND_EXPERT) == (expert == 1)}
     metadata = {} if is_torch else read_metadata(path)
-    default_alpha, targets = _read_default_alpha(metadata), _find_targets(shapes, names)
+    (default_alpha, control_downscale), targets = _read_settings(metadata), _find_targets(shapes, names)
     changes: dict[str, Change] = {}
     keys_by_tensor: dict[str, list[str]] = {}
     for key, place in header.items():
@@ -110,15 +108,12 @@ def read_lora(path: Path, shapes: Shapes, expert: int = 0, names: Names = lambda
         used_keys=len(used),
         unused_keys=unused,
         problem=problem,
-        control_downscale=_read_control_downscale(metadata),
+        control_downscale=control_downscale,
     )
 
 
 def _parse_key(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, list[LoraName]]:
-    """Return the role of the key's tensor, such as "up" or "alpha", and the model's tensors that it changes.
-
-    An unknown key has the role "" and no tensors.
-    """
+    """Return the role of the key's tensor, such as "up" or "alpha", "" if unknown, and the model's tensors that it changes."""
     suffix = max((suffix for suffix in SUFFIXES if key.endswith(suffix)), key=len, default="")
     if not suffix:
         return "", []
@@ -129,8 +124,8 @@ def _parse_key(key: str, targets: Mapping[str, list[LoraName]]) -> tuple[str, li
 
 
 def _find_targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
-    """Map each spelling of a module's name to tensors of the model. For biases, the name ends in ".bias". A name can have several
-    tensors, because files may store several tensors as one matrix."""
+    """Map each spelling of a module's name, with ".bias" for biases, to tensors of the model. Files may store several as one
+    matrix."""
     targets: dict[str, list[LoraName]] = {}
     for name in shapes:
         stem, _, kind = name.rpartition(".")
@@ -143,28 +138,19 @@ def _find_targets(shapes: Shapes, names: Names) -> dict[str, list[LoraName]]:
     return targets
 
 
-def _read_default_alpha(metadata: Mapping[str, str]) -> float | None:
-    """Read alpha from the file's metadata, where diffusers stores it, None if it is missing."""
-    try:
+def _read_settings(metadata: Mapping[str, str]) -> tuple[float | None, int | None]:
+    """Read alpha and `control_downscale` from the file's metadata, where diffusers and the authors of LTX-2 store them."""
+    alpha = control_downscale = None
+    with contextlib.suppress(ValueError):
         adapter = json.loads(metadata.get("lora_adapter_metadata", "{}"))
-    except ValueError:
-        return None
-    return next((float(value) for key, value in adapter.items() if key.endswith("lora_alpha")), None)
-
-
-def _read_control_downscale(metadata: Mapping[str, str]) -> int | None:
-    """Read `control_downscale` from the file's metadata, where the authors of LTX-2 and diffusers store it, None if it is
-    missing."""
-    try:
-        return round(float(metadata["reference_downscale_factor"]))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
+        alpha = next((value for key, value in adapter.items() if key.endswith("lora_alpha")), None)
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+        control_downscale = round(float(metadata["reference_downscale_factor"]))
+    return None if alpha is None else float(alpha), control_downscale
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledLora:
-    """A LoRA file and its strength."""
-
     file: LoraFile
     scale: float
 

@@ -1,7 +1,5 @@
-"""Copy tensors of the host into arrays on the devices.
-
-Arrays of CPU devices are in this process's memory and are written there. Other devices receive each tensor, and a program on them
-writes it into the array. Matrices of a checkpoint are [out, in], a stack of them is [layers, in, out]
+"""Copy tensors of the host into arrays on the devices. Arrays of CPU devices are written in place. On other devices, a program
+writes each tensor into the array. Matrices of a checkpoint are [out, in], stacked [layers, in, out]
 (`backend/weights/stacked.py`).
 """
 
@@ -32,10 +30,8 @@ _BITS = {1: torch.int8, 2: torch.int16}  # torch's integer dtypes, by their size
 
 
 def allocate_host_memory(count: int) -> np.ndarray:
-    """Return `count` bytes of zeros.
-
-    An array of `OWN_PAGES` bytes or more starts at a page of memory, so that a CPU device can use the array without a copy. The
-    array is in large pages if Linux has such pages.
+    """Return `count` bytes of zeros. An array of `OWN_PAGES` bytes or more starts at a page of memory, so that a CPU device can
+    use it without a copy. The pages are large if Linux has large pages.
 
     Reading a file into 28 MB of such memory ran at 5.9 GB/s, into fresh small pages at 1.4 GB/s (measured on one core of a Xeon).
     """
@@ -47,7 +43,6 @@ def allocate_host_memory(count: int) -> np.ndarray:
 
 
 def create_empty_stack(leaf: Shaped) -> jax.Array:
-    """Create zeros with the shape, the dtype and the sharding of `leaf`."""
     if not is_host(leaf):
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
     shape = leaf.sharding.shard_shape(leaf.shape)
@@ -67,9 +62,13 @@ def is_host(leaf: Shaped) -> bool:
 
 
 def copy_to_devices(tensor: torch.Tensor, leaf: Shaped) -> jax.Array:
-    """Copy the tensor to the devices, with the dtype and sharding of `leaf`. A CPU device may use the tensor's own memory, which
-    must not be written later."""
-    return put(_as_numpy(tensor, leaf.dtype), leaf.sharding)
+    """Copy the tensor to the devices, with the dtype and sharding of `leaf`. A CPU device may use the tensor's memory, which must
+    not be written later.
+    """
+    values = tensor.to(_TORCH_DTYPES[leaf.dtype.name]).contiguous()
+    if leaf.dtype != jnp.float32:  # torch cannot convert bfloat16 and float8 to numpy, so their bits are passed as integers
+        return put(values.view(_BITS[leaf.dtype.itemsize]).numpy().view(leaf.dtype), leaf.sharding)
+    return put(values.numpy(), leaf.sharding)
 
 
 def describe_layer(leaf: Shaped) -> jax.ShapeDtypeStruct:
@@ -85,9 +84,20 @@ def describe_layer(leaf: Shaped) -> jax.ShapeDtypeStruct:
 def write_in_place(stack: jax.Array, tensor: torch.Tensor, layer: int) -> None:
     """Write one layer, in the checkpoint's shape, into a stack on CPU devices. The caller must make sure that no program reads
     the stack. Several threads may write different layers."""
-    source = tensor.T if tensor.ndim == 2 else tensor
     for shard in stack.addressable_shards:
-        _copy(_view_memory(shard.data)[layer], source[shard.index[1:]])
+        memory = (ctypes.c_byte * shard.data.nbytes).from_address(shard.data.unsafe_buffer_pointer())
+        whole = torch.frombuffer(memory, dtype=_TORCH_DTYPES[str(shard.data.dtype)]).reshape(shard.data.shape)
+        target, source = whole[layer], (tensor.T if tensor.ndim == 2 else tensor)[shard.index[1:]]
+        if source.ndim != 2 or source.is_contiguous():
+            target.copy_(source)
+            continue
+        source = source.to(target.dtype)
+        if source.dtype != torch.float32:  # copy the bits as integers, without conversion
+            source, target = (array.view(_BITS[source.dtype.itemsize]) for array in (source, target))
+        # One core copies a transposed matrix at 2 GB/s in blocks of columns that fit into the cache, else at 0.85 GB/s.
+        for start in range(0, source.shape[1], BLOCK_COLUMNS):
+            columns = slice(start, start + BLOCK_COLUMNS)
+            target[:, columns].copy_(source[:, columns])
 
 
 def write_by_program(stack: jax.Array, value: jax.Array, layer: int) -> jax.Array:
@@ -101,35 +111,3 @@ def _create_writer(sharding: NamedSharding) -> Callable:
         return jax.lax.dynamic_update_index_in_dim(stack, value.T if value.ndim == 2 else value, layer, 0)
 
     return jax.jit(write, donate_argnums=0, out_shardings=sharding)
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy with conversion. A transposed matrix is copied in blocks of columns that fit into the cache. One core copies 2 GB/s in
-    blocks, and 0.85 GB/s without blocks."""
-    if source.ndim != 2 or source.is_contiguous():
-        target.copy_(source)
-        return
-    source = source.to(target.dtype)
-    if source.dtype != torch.float32:
-        bits = _BITS[source.dtype.itemsize]
-        source, target = source.view(bits), target.view(bits)  # copy the bits as integers, without conversion
-    for start in range(0, source.shape[1], BLOCK_COLUMNS):
-        columns = slice(start, start + BLOCK_COLUMNS)
-        target[:, columns].copy_(source[:, columns])
-
-
-def _view_memory(array: jax.Array) -> torch.Tensor:
-    """Return the memory of an array on one CPU device as a tensor. The tensor may be read and written only while the array
-    exists."""
-    dtype = _TORCH_DTYPES[str(array.dtype)]
-    memory = (ctypes.c_byte * array.nbytes).from_address(array.unsafe_buffer_pointer())
-    return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
-
-
-def _as_numpy(tensor: torch.Tensor, dtype: jnp.dtype) -> np.ndarray:
-    """Return the tensor's values in this dtype. The bits of bfloat16 and float8 values are passed as integers, because torch
-    cannot convert these dtypes to numpy."""
-    values = tensor.to(_TORCH_DTYPES[dtype.name]).contiguous()
-    if dtype == jnp.float32:
-        return values.numpy()
-    return values.view(_BITS[dtype.itemsize]).numpy().view(dtype)

@@ -1,7 +1,5 @@
-"""Read weights from safetensors files into sharded device arrays, several tensors at a time.
-
-The host's memory holds at most `READ_AHEAD` bytes of tensors, or one larger tensor. Matrices of stacked layers are written layer
-by layer into their stacked arrays, which exist on the devices from the start.
+"""Read weights from safetensors files into sharded device arrays, several tensors at a time. The host's memory holds at most
+`READ_AHEAD` bytes of tensors, or one larger tensor. Matrices are written layer by layer into their stacked arrays.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -23,6 +22,7 @@ from backend.checkpoints.checkpoint import Checkpoint
 from backend.checkpoints.tensors import FP4, TensorPlace, check_shapes, part_tensors
 from backend.errors import ModelError
 from backend.runtime.mesh import Shaped
+from backend.runtime.quantized_linear import DTYPES, TORCH_DTYPES
 from backend.schemas.events import Event, Loading
 from backend.weights.place import (
     allocate_host_memory,
@@ -33,12 +33,14 @@ from backend.weights.place import (
     write_by_program,
     write_in_place,
 )
-from backend.weights.quantization import is_scale, stored_tensors
 from backend.weights.stacked import StackedWeights, split_name
+from kernels.token_quantize import LARGEST, SMALLEST_PEAK
 
 Adjust = Callable[[str, torch.Tensor], torch.Tensor]
 T = TypeVar("T")
 Work = Callable[[str, TensorPlace], T]
+SCALE_SUFFIX = "_scale"  # a matrix NAME of a stack is quantized if the stack also has NAME_scale, which no checkpoint contains
+QUANTIZED_ROWS = 256  # rows that are quantized at a time, so that the float32 copies stay small
 SECONDS_BETWEEN_EVENTS = 1.0  # minimum time between two events, because every event is stored with its job
 READERS = 8  # maximum threads; a disk of a TPU VM needs several requests at a time to be fast
 READ_AHEAD = 400_000_000  # maximum bytes of tensors in the host's memory at a time
@@ -47,6 +49,7 @@ _TORCH_DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
+_QUANTIZED_DTYPES = {DTYPES[format]: dtype for format, dtype in TORCH_DTYPES.items()}
 _FP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])  # E2M1 numbers by their four bits
 
 
@@ -58,7 +61,6 @@ class LoadProgress:
         self._done, self._what, self._reported_at = 0, "", clock()
 
     def add(self, count: int, what: str) -> None:
-        """Record that `count` more bytes of the part `what` were read."""
         self._done += count
         if what != self._what or self._done == self._total or self._clock() - self._reported_at >= SECONDS_BETWEEN_EVENTS:
             self._what, self._reported_at = what, self._clock()
@@ -66,16 +68,13 @@ class LoadProgress:
 
 
 class Part:
-    """One network's tensors on disk, by their names in the installed diffusers or transformers.
-
-    `renamed` converts a name in the file to the library's name. `tied` are names that share one tensor; a checkpoint contains the
-    tensor under one or more of these names.
+    """One network's tensors on disk, by their names in the installed diffusers or transformers. `renamed` converts a name in the
+    file to this name. `tied` are names that share one tensor, of which a checkpoint contains one or more.
     """
 
     def __init__(
         self, source: Path | Checkpoint, name: str, renamed: Callable[[str], str] = str, tied: Sequence[str] = ()
     ) -> None:
-        """Find the tensors. `source` is the checkpoint, or its folder."""
         self.name, self.tied = name, tuple(tied)
         places = source.tensors(name) if isinstance(source, Checkpoint) else part_tensors(source, name)
         self.places = {renamed(tensor): place for tensor, place in places.items()}
@@ -85,21 +84,16 @@ class Part:
 
     @property
     def files(self) -> list[Path]:
-        """The files that contain the tensors or their scales, without duplicates."""
         places = [one for place in self.places.values() for one in (place, place.scale) if one is not None]
         return list(dict.fromkeys(place.path for place in places))
-
-    def num_bytes(self, names: Collection[str]) -> int:
-        """Return the total size of these tensors in bytes."""
-        return sum(self.places[name].num_bytes for name in names)
 
     def read(
         self, names: Collection[str], work: Callable[[str, TensorPlace], T], progress: LoadProgress
     ) -> Iterator[tuple[str, T]]:
         """Call `work(name, place)` for each of these tensors in several threads, and yield the results in the order of `places`.
 
-        At most `READ_AHEAD` bytes of tensors are being processed or wait to be yielded. Raises: any error of `work`; ModelError
-        if a file has become shorter meanwhile.
+        At most `READ_AHEAD` bytes of tensors are being processed or wait. Raises: any error of `work`; ModelError if a file has
+        become shorter meanwhile.
         """
         threads = min(READERS, len(os.sched_getaffinity(0)))
         ahead: deque[tuple[str, Future[T]]] = deque()
@@ -126,10 +120,7 @@ class Part:
 
 
 class _Memory(threading.local):
-    """Memory into which a thread reads one tensor after another. Each thread has its own memory.
-
-    The memory is reused, because fresh memory costs as much time as the reading.
-    """
+    """Memory of a thread for one tensor after another. It is reused, because fresh memory costs as much time as the reading."""
 
     def __init__(self) -> None:
         self._memory = allocate_host_memory(0)
@@ -142,9 +133,7 @@ class _Memory(threading.local):
 
 
 def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.Tensor:
-    """Read one tensor from its file. A tensor with a scale becomes float32.
-
-    `memory`, if given, receives the bytes. It must be a uint8 array with as many elements as the tensor has bytes.
+    """Read one tensor from its file, into `memory` if given, a uint8 array of its size. A tensor with a scale becomes float32.
 
     Raises: ModelError if the file has become shorter meanwhile.
     """
@@ -157,23 +146,18 @@ def read_tensor(place: TensorPlace, memory: np.ndarray | None = None) -> torch.T
     if done != place.num_bytes:
         raise ModelError(f"{place.path.name} ended early", "while it was being read", "is it still being downloaded?")
     stored = torch.from_numpy(data)
-    tensor = _unpack_fp4(stored) if place.dtype == FP4 else stored.view(_TORCH_DTYPES[place.dtype])
+    if place.dtype == FP4:  # each byte contains two numbers in the format E2M1, the first in the low four bits
+        tensor = _FP4_VALUES[torch.stack([stored & 15, stored >> 4], dim=-1).int()]
+    else:
+        tensor = stored.view(_TORCH_DTYPES[place.dtype])
     tensor = tensor.reshape(place.shape)
     if place.scale is not None:
         tensor = tensor.float() * _read_scale(place, place.scale)
     return torch.cat(tensor.chunk(2)[::-1]) if place.swaps_halves else tensor
 
 
-def _unpack_fp4(stored: torch.Tensor) -> torch.Tensor:
-    """Convert bytes to float32 numbers. Each byte contains two numbers in the format E2M1, the first in the low four bits."""
-    return _FP4_VALUES[torch.stack([stored & 15, stored >> 4], dim=-1).int()].flatten()
-
-
 def _read_scale(place: TensorPlace, scale: TensorPlace) -> torch.Tensor:
-    """Read the scale of the tensor at `place`, in a shape that can be multiplied by the tensor.
-
-    The result has one number for the tensor, for each row, or for each number of the tensor.
-    """
+    """Read the scale of the tensor at `place`: one number for the tensor, for each row, or for each number of the tensor."""
     values = read_tensor(scale).float()
     if place.scale_block is None:
         return values.reshape(-1, *[1] * (len(place.shape) - 1))
@@ -201,10 +185,7 @@ def check_flat(part: Part, described: Mapping[str, Shaped]) -> dict[str, tuple[i
 
 
 def load_flat(part: Part, described: Mapping[str, Shaped], progress: LoadProgress) -> dict[str, jax.Array]:
-    """Load a network's weights by name, without stacking layers, with the shardings and dtypes of `described`.
-
-    Raises: ModelError.
-    """
+    """Load a network's weights by name, with the shardings and dtypes of `described`. Raises: ModelError."""
     expected = check_flat(part, described)
 
     def read_to_devices(name: str, place: TensorPlace) -> jax.Array:
@@ -234,20 +215,15 @@ def load_stacked(part: Part, described: StackedWeights, adjust: Adjust, progress
 
 
 def write_stacked(
-    part: Part,
-    described: StackedWeights,
-    weights: StackedWeights,
-    names: Collection[str],
-    adjust: Adjust,
-    progress: LoadProgress,
+    part: Part, described: StackedWeights, weights: StackedWeights, names: Collection[str], adjust: Adjust, progress: LoadProgress
 ) -> None:
-    """Read these tensors into `weights`, whose dictionaries are changed in place. Arrays of CPU devices are also changed in
-    place, so no program may be reading them."""
+    """Read these tensors into `weights`, whose dictionaries are changed in place. So are arrays of CPU devices, which no program
+    may be reading."""
 
     memory = _Memory()
 
     def work(name: str, place: TensorPlace) -> dict[str, jax.Array]:
-        """Read a tensor, copy it to the devices, and return the arrays by name. Leave out arrays that were written in place."""
+        """Read a tensor, and return its arrays on the devices by name, except arrays that were written in place."""
         prefix, layer, inner = split_name(name, described.stacks)
         if prefix is None:
             leaf = described.outer[name]
@@ -278,6 +254,30 @@ def checkpoint_shapes(described: StackedWeights) -> dict[str, tuple[int, ...]]:
     shapes = {name: tuple(leaf.shape) for name, leaf in described.outer.items()}
     for prefix, stack in described.stacks.items():
         for inner, leaf in stack.items():
-            for layer in range(0 if is_scale(inner, stack) else leaf.shape[0]):
+            is_scale = inner.endswith(SCALE_SUFFIX) and inner.removesuffix(SCALE_SUFFIX) in stack
+            for layer in range(0 if is_scale else leaf.shape[0]):
                 shapes[f"{prefix}{layer}.{inner}"] = tuple(describe_layer(leaf).shape)
     return shapes
+
+
+def stored_tensors(name: str, tensor: torch.Tensor, stack: Mapping[str, Shaped]) -> dict[str, torch.Tensor]:
+    """Return what a layer stores for a checkpoint's tensor: the tensor itself, or a quantized matrix and its scale."""
+    scale_name = f"{name}{SCALE_SUFFIX}"
+    if scale_name not in stack:
+        return {name: tensor}
+    matrix, scale = quantize_matrix(tensor, stack[name].dtype)
+    return {name: matrix, scale_name: scale}
+
+
+def quantize_matrix(matrix: torch.Tensor, dtype: jnp.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize a matrix [out, in] to `dtype`, rounded to the nearest, halves to even. Also return the scale [out] float32 of each
+    row."""
+    largest = LARGEST[dtype]
+    peak = matrix.abs().amax(1).float().clamp_min(SMALLEST_PEAK)
+    factor = torch.full_like(peak, largest).div(peak)[:, None]  # `largest / peak` would round the reciprocal first
+    quantized = torch.empty(matrix.shape, dtype=_QUANTIZED_DTYPES[dtype])
+    for start in range(0, len(matrix), QUANTIZED_ROWS):
+        rows = slice(start, start + QUANTIZED_ROWS)
+        scaled = (matrix[rows].float() * factor[rows]).clamp(-largest, largest)
+        quantized[rows] = (scaled.round() if dtype == jnp.int8 else scaled).to(quantized.dtype)
+    return quantized, peak / largest

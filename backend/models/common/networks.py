@@ -13,12 +13,12 @@ from backend.models.common.modules import Encoder
 from backend.models.model import ModelPlan, Network, Stage
 from backend.runtime.mesh import Layout
 from backend.weights.host_offload import (
+    MOST_WHILE_ENCODING,
     copy_to_devices,
     describe_offloaded,
     device_bytes,
     is_offloaded,
     should_offload,
-    should_offload_transformers,
 )
 
 ENCODE: frozenset[Stage] = frozenset({"encode"})
@@ -50,7 +50,7 @@ def place_transformers(networks: Iterable[Network], plan: ModelPlan) -> tuple[Ne
     networks = tuple(networks)
     has_guest = any(is_offloaded(network.described) for network in networks)
     all_bytes = sum(device_bytes(copy_to_devices(network.program_weights), network.tied) for network in networks)
-    if not has_guest or not should_offload_transformers(all_bytes, memory_bytes(plan.devices[0].device_kind)):
+    if not has_guest or not should_offload(all_bytes, memory_bytes(plan.devices[0].device_kind), MOST_WHILE_ENCODING):
         return networks
     return tuple(
         network if network.expert is None else dataclasses.replace(network, described=describe_offloaded(network.described))

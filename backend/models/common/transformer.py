@@ -18,7 +18,7 @@ from backend.runtime.mesh import MATRIX_PARTITIONS, TOKENS, Layout, Role, with_s
 from backend.runtime.quantized_linear import quantize_linears
 from backend.runtime.torch_modules import call_module
 from backend.sampling.solvers import StepInputs
-from backend.weights.stacked import StackedWeights, Stacks, stack_weights, unstack_layer, weights_sharding
+from backend.weights.stacked import StackedWeights, Stacks, stack_weights, weights_sharding
 
 RunLayer = Callable[[tuple[jax.Array, ...], Any], tuple[jax.Array, ...]]
 """A function of the tokens before a layer and of the layer's weights that returns the tokens after the layer."""
@@ -121,7 +121,8 @@ class StackedTransformer:
             cuts_copy = self._cuts_copies and not any(part in name for part in self._for_few)
             is_matrix = value.ndim == 2
             gathered[name] = self._layout.gather(name, value, self.matrix_role(name), cuts_copy) if is_matrix else value
-        return unstack_layer(gathered)
+        # Stacked matrices are [in, out], and the checkpoint's [out, in]. XLA merges the transposition into the matrix product.
+        return {name: value.T if value.ndim == 2 else value for name, value in gathered.items()}
 
     def _call_outer(self, name: str, weights: StackedWeights, *arguments: object, function: Callable = call) -> Any:
         """Call `function(module, *arguments)`. `module` is the transformer's module `name`, outside of the layers."""

@@ -10,7 +10,7 @@ from backend.runtime import quantized_linear
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.quantized_linear import DTYPES
 from backend.runtime.torch_modules import call_module
-from backend.weights.quantization import quantize_matrix
+from backend.weights.read import quantize_matrix
 from kernels.token_quantize import LARGEST
 
 ROWS, DEPTH, COLUMNS = 7, 320, 515

@@ -40,9 +40,9 @@ def test_it_goes_and_comes_back(monkeypatch, at_once):
     before, gone = jax.tree.map(np.asarray, weights), weights["a"]
     network = CachedNetwork(no_content(), weights)
     assert network.num_bytes == network.bytes_per_device == 2 * 157
-    network.move_to_host()
+    network.move(to_host=True)
     assert network.is_on_host and places(network) == {"pinned_host"} and gone.is_deleted()
-    network.move_back()
+    network.move(to_host=False)
     assert not network.is_on_host and places(network) == {"device"}
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, network.weights))
     assert all(leaf.sharding == on_one_device() for leaf in jax.tree.leaves(network.weights))
@@ -52,9 +52,9 @@ def test_what_is_tied_stays_one_array():
     shared = array(100)
     network = CachedNetwork(no_content(), {"a": shared, "b": shared})
     assert network.num_bytes == 200
-    network.move_to_host()
+    network.move(to_host=True)
     assert network.weights["a"] is network.weights["b"]
-    network.move_back()
+    network.move(to_host=False)
     assert network.weights["a"] is network.weights["b"]
 
 
@@ -63,8 +63,8 @@ def test_what_rests_on_the_host_anyway_stays_there():
         no_content(), {"describe_offloaded": array(10, on_one_device().with_memory_kind("pinned_host")), "other": array(10)}
     )
     assert (network.num_bytes, network.bytes_per_device) == (40, 20)
-    network.move_to_host()
-    network.move_back()
+    network.move(to_host=True)
+    network.move(to_host=False)
     assert network.weights["describe_offloaded"].sharding.memory_kind == "pinned_host"
     assert network.weights["other"].sharding.memory_kind == "device"
 
@@ -73,7 +73,7 @@ def test_on_cpu_devices_nothing_is_copied(monkeypatch):
     monkeypatch.undo()
     weights = {"a": array(100)}
     network = CachedNetwork(no_content(), weights)
-    network.move_to_host()
+    network.move(to_host=True)
     assert network.is_on_host and network.weights["a"] is weights["a"]
-    network.move_back()
+    network.move(to_host=False)
     assert not network.is_on_host and network.weights["a"] is weights["a"]

@@ -22,6 +22,7 @@ from backend.runtime.program import Compilation, Program
 from backend.schemas.request import GenerationRequest, example_request
 from backend.weights.host_offload import (
     HOST,
+    MOST_WHILE_ENCODING,
     copy_to_devices,
     describe_offloaded,
     device_bytes,
@@ -29,7 +30,6 @@ from backend.weights.host_offload import (
     load_onto_devices,
     move_to_host,
     should_offload,
-    should_offload_transformers,
 )
 from backend.weights.stacked import StackedWeights
 from presets import load_preset
@@ -64,8 +64,8 @@ def test_it_is_parked_where_weights_take_most_of_a_known_memory():
 
 
 def test_transformers_are_offloaded_if_all_weights_leave_too_little_memory():
-    assert not should_offload_transformers(10**12, None)
-    assert should_offload_transformers(76, 100) and not should_offload_transformers(75, 100)
+    assert not should_offload(10**12, None, MOST_WHILE_ENCODING)
+    assert should_offload(76, 100, MOST_WHILE_ENCODING) and not should_offload(75, 100, MOST_WHILE_ENCODING)
 
 
 def test_arrays_move_to_the_host_and_back_and_leave_nothing_behind():
