@@ -23,7 +23,7 @@ from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
 from backend.runtime.compile_times import CompileTimes, Forecast, program_kind
 from backend.runtime.program import Compilation
-from backend.runtime.work import Call, Work, describe, describe_effect
+from backend.runtime.work import Call, Work, describe, list_calls
 from backend.schemas.events import Compiling, Event
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -55,7 +55,7 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
                 name = call.program.name
                 yield Compiling(name, index=index, total=total, seconds_left=_round_up_to_tenths(forecast.seconds_left))
                 compilation, seconds = future.result()
-                forecast.record_finished(seconds)
+                forecast.measured.append(seconds)
                 if compilation.is_loaded:
                     left = _round_up_to_tenths(forecast.seconds_left)
                     yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
@@ -94,15 +94,7 @@ def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = 
 
     A program that runs several times is yielded several times, but a preview only once, not once per step.
     """
-    work, result = _video_work(model, request, stages), None
-    while True:
-        try:
-            effect = work.send(result)
-        except StopIteration:
-            return
-        if isinstance(effect, Call):
-            yield effect
-        result = describe_effect(effect)
+    return list_calls(_video_work(model, request, stages))
 
 
 def _video_work(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:

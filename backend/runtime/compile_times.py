@@ -1,5 +1,6 @@
 """Store how long programs took to compile on this machine, and estimate the compile time of further programs."""
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,17 +18,17 @@ def program_kind(program: Program) -> str:
     return f"{len(devices)} {devices[0].device_kind}: {program.key}"
 
 
+@dataclasses.dataclass
 class CompileTimes:
     """A JSON file with the longest compile time of each kind of program (`program_kind`), in seconds. A program that is loaded
     quickly from a cache does not lower the stored time."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
 
     def read(self) -> dict[str, float]:
         """Return the stored seconds by kind of program. Return {} if the file is missing or broken."""
         try:
-            stored = json.loads(self._path.read_text("utf-8"))
+            stored = json.loads(self.path.read_text("utf-8"))
         except (OSError, ValueError):
             return {}
         entries = stored.items() if isinstance(stored, dict) else ()
@@ -41,42 +42,38 @@ class CompileTimes:
         if not news:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replace_file(self._path) as part:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replace_file(self.path) as part:
                 part.write_text(json.dumps(known | news, indent=1, sort_keys=True), "utf-8")
         except OSError:
             logger.exception("The compile times could not be written")
 
 
+@dataclasses.dataclass
 class Forecast:
     """Estimates the seconds until a list of programs is compiled, with `at_once` compilations in parallel.
 
-    `kinds` are the kinds of the programs (`program_kind`), and `known` the stored seconds by kind. Programs from a cache need
-    only a fraction of their stored seconds. Therefore the stored seconds of the remaining programs are multiplied by a ratio: the
-    measured seconds of the finished programs, divided by their stored seconds.
+    `kinds` are the kinds of the programs (`program_kind`), and `known` the stored seconds by kind. `measured` are the seconds of
+    the finished programs, which are the first of `kinds`. Programs from a cache need only a fraction of their stored
+    seconds. Therefore the stored seconds of the remaining programs are multiplied by a ratio: the measured seconds of the
+    finished programs, divided by their stored seconds.
     """
 
-    def __init__(self, kinds: Sequence[str], known: Mapping[str, float], at_once: int = 1) -> None:
-        self._kinds, self._known, self._at_once = list(kinds), known, at_once
-        self._measured: list[float] = []
-
-    def record_finished(self, seconds: float) -> None:
-        """Record the seconds that the next program of `kinds` took to compile."""
-        self._measured.append(seconds)
+    kinds: Sequence[str]
+    known: Mapping[str, float]
+    at_once: int = 1
+    measured: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def seconds_left(self) -> float:
         """The estimated seconds until all programs are compiled. 0 if neither stored nor measured seconds exist."""
-        remaining = self._kinds[len(self._measured) :]
-        done = [
-            (measured, self._known[kind])
-            for measured, kind in zip(self._measured, self._kinds, strict=False)
-            if kind in self._known
-        ]
+        remaining = self.kinds[len(self.measured) :]
+        finished = zip(self.measured, self.kinds, strict=False)
+        done = [(measured, self.known[kind]) for measured, kind in finished if kind in self.known]
         pace = sum(measured for measured, _ in done) / max(sum(known for _, known in done), 1e-9) if done else 1.0
-        expected = [self._known[kind] * pace for kind in remaining if kind in self._known]
-        samples = expected or self._measured
+        expected = [self.known[kind] * pace for kind in remaining if kind in self.known]
+        samples = expected or self.measured
         if not samples:
             return 0.0
         whole = sum(expected) + (len(remaining) - len(expected)) * sum(samples) / len(samples)
-        return whole / max(1, min(self._at_once, len(remaining)))
+        return whole / max(1, min(self.at_once, len(remaining)))

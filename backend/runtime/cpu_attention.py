@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend.runtime.torch_call import TorchCall
-from kernels.attention import IMPLEMENTATIONS, AttentionOptions, Call, Implementation, KvLengths
+from kernels.attention import IMPLEMENTATIONS, AttentionOptions, Call, Implementation
 from kernels.attention import attention as kernels_attention
 
 
@@ -15,8 +15,7 @@ from kernels.attention import attention as kernels_attention
 def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None = None, *, options: AttentionOptions
 ) -> jax.Array:
-    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype. `kernels.attention.attention` describes the
-    arguments."""
+    """Compute softmax(scale * Q K^T + bias) V, [B, S_q, H, D] in the query's dtype, as `kernels.attention.attention` does."""
     return kernels_attention(query, key, value, bias, options, implementations=(TORCH_CPU, *IMPLEMENTATIONS))
 
 
@@ -34,27 +33,15 @@ class _TorchCpu(Implementation):
         return super().refuse(call)
 
     def attend(self, call: Call) -> jax.Array:
-        return torch_attention(*call.plain_arrays(), call.bias, kv_lengths=call.options.kv_lengths)
+        (query, key, value), bias, lengths = call.plain_arrays(), call.bias, call.options.kv_lengths
+        if lengths is not None:
+            hidden = jnp.where(jnp.arange(key.shape[1]) < lengths.values[:, None], 0.0, -jnp.inf)[:, None, None]
+            bias = hidden if bias is None else bias + hidden
+        operands = (query, key, value, *([] if bias is None else [bias.astype(query.dtype)]))
+        return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)
 
 
 TORCH_CPU = _TorchCpu()
-
-
-def torch_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    *,
-    num_keys: int | None = None,
-    kv_lengths: KvLengths | None = None,
-) -> jax.Array:
-    """Compute softmax(Q K^T / sqrt(D) + bias) V with PyTorch, in float32 or bfloat16. Works only in programs for a CPU."""
-    if kv_lengths is not None:
-        hidden = jnp.where(jnp.arange(key.shape[1]) < kv_lengths.values[:, None], 0.0, -jnp.inf)[:, None, None, :num_keys]
-        bias = hidden if bias is None else bias + hidden
-    operands = (query, key[:, :num_keys], value[:, :num_keys], *([] if bias is None else [bias.astype(query.dtype)]))
-    return _ATTEND(jax.ShapeDtypeStruct(query.shape, query.dtype), *operands)
 
 
 def _attend(

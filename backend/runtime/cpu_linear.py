@@ -1,9 +1,9 @@
 """Large matrix products on CPUs with AMX units. Libraries inside PyTorch compute them: oneDNN for bfloat16, MKL for float32.
 
-The AMX units multiply only bfloat16. Therefore a float32 product a b is the sum of three bfloat16 products, added in float32.
-Each factor is split into two bfloat16 parts, such as a = a_high + a_low. Then a b = a_high b_high + a_low b_high + a_high b_low.
-The error is at most 3 * 2 ** -16 * |a b|. TPUs compute `jax.lax.Precision.HIGH` in the same way. Source: Henry, Tang and
-Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations" (2019), section II.
+The AMX units multiply only bfloat16. Therefore each factor of a float32 product is split into two bfloat16 parts, and
+a b = a_high b_high + a_low b_high + a_high b_low. The error is at most 3 * 2 ** -16 * |a b|, as with `jax.lax.Precision.HIGH` on
+TPUs. Source: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+Computations" (2019), section II.
 """
 
 import ctypes
@@ -35,12 +35,10 @@ def is_supported(value: jax.Array, weight: jax.Array) -> bool:
 
 
 def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in the dtype of `value`. Works only in
-    programs for a CPU.
+    """Multiply `value` [..., C] by `weight` [N, C] transposed, and add `bias` [N], in the dtype of `value`. Only for CPUs.
 
-    The product needs the weight in the memory order [C, N]. A weight in another order is copied first. In bfloat16 the result is
-    rounded once, after the bias is added. In float32, inputs above 3.39e38 (the last 0.4 % of the range) give NaN, because such
-    a value rounds to infinity in bfloat16.
+    A weight whose memory order is not [C, N] is copied first. In bfloat16 the result is rounded once, after the bias is added. In
+    float32, inputs above 3.39e38 (the last 0.4 % of the range) give NaN, because such a value rounds to infinity in bfloat16.
     """
     rows, columns = value.reshape(-1, value.shape[-1]), weight.T
     result = jax.ShapeDtypeStruct((rows.shape[0], columns.shape[1]), value.dtype)
@@ -54,8 +52,7 @@ def linear(value: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -
 
 
 def _split(value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Split float32 values into two bfloat16 arrays. The sum of both arrays differs from a value by at most 2 ** -16 of the
-    value."""
+    """Split float32 values into two bfloat16 arrays, whose sum differs by at most 2 ** -16 of the value."""
     # `reduce_precision` is used because XLA can remove a conversion to bfloat16 and back.
     high = jax.lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
     return high.astype(jnp.bfloat16), (value - high).astype(jnp.bfloat16)
@@ -69,8 +66,7 @@ def _multiply(product: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
 
 
 def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
-    """Fill `total` [M, N] float32 with a sum of matrix products. `factors` are bfloat16: the left factor [M, K] and the
-    right factor [K, N] of the first product, then of the second product, and so on."""
+    """Fill `total` [M, N] float32 with a sum of products of bfloat16 `factors`: left [M, K], right [K, N], left, right ..."""
     for index in range(0, len(factors), 2):
         (rows, depth), columns = factors[index].shape, factors[index + 1].shape[1]
         multiply = _multiply_bfloat16()
@@ -95,10 +91,7 @@ def _add_products(total: torch.Tensor, *factors: torch.Tensor) -> None:
 
 @functools.cache
 def _multiply_bfloat16() -> Callable[..., None] | None:
-    """Return MKL's function cblas_gemm_bf16bf16f32, None if PyTorch's library does not contain it.
-
-    The function multiplies bfloat16 matrices and returns float32. PyTorch has no Python function for it.
-    """
+    """Return MKL's function cblas_gemm_bf16bf16f32, which PyTorch does not wrap, None if PyTorch's library lacks it."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         function = library.cblas_gemm_bf16bf16f32

@@ -11,15 +11,12 @@ CHIPS_OF_A_HOST = {"v6e:1x1": (1, 1, 1), "v5e:1x1": (1, 1, 1)}
 
 def device_facts() -> list[Device]:
     """Describe the JAX devices of all hosts. Only devices of this host can have memory figures."""
-    return [_describe_device(device) for device in jax.devices()]
-
-
-def _describe_device(device: jax.Device) -> Device:
-    is_here = device.process_index == jax.process_index()
-    stats = (is_here and device.memory_stats()) or {}
-    return Device(
-        name=str(device), kind=device.device_kind, bytes_in_use=stats.get("bytes_in_use"), bytes_limit=stats.get("bytes_limit")
-    )
+    facts = []
+    for device in jax.devices():
+        stats = (device.process_index == jax.process_index() and device.memory_stats()) or {}
+        memory = {name: stats.get(name) for name in ("bytes_in_use", "bytes_limit")}
+        facts.append(Device(name=str(device), kind=device.device_kind, **memory))
+    return facts
 
 
 def described_devices(topology: str) -> list[jax.Device]:

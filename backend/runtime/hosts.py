@@ -1,7 +1,5 @@
-"""The hosts of one slice. Each host has one process. All processes run the same programs in the same order, and each program runs
-on the devices of all hosts.
-
-Usually only one host exists, and its process has the default `Place`.
+"""The hosts of one slice. Each host has one process, and each program runs on the devices of all hosts. So all processes run the
+same programs in the same order. Usually only one host exists, and its process has the default `Place`.
 """
 
 import dataclasses
@@ -31,39 +29,23 @@ class Place:
         return self.count == 1
 
 
-def join_hosts(index: int, count: int, coordinator: str, bind: str | None = None) -> Place:
-    """Connect this process to the processes of the other hosts, and return its `Place`. `index` counts from 0.
-
-    Call this before jax looks for devices. jax then sees the devices of all hosts. The first host listens at the address `bind`.
-    The other hosts connect to the address `coordinator`, HOST:PORT. Raises: RuntimeError if a host does not connect.
-    """
-    jax.distributed.initialize(coordinator, count, index, coordinator_bind_address=bind)
-    return Place(index=index, count=count)
-
-
 def put(tree: object, sharding: Sharding) -> Any:
     """Copy a tree of arrays to the devices of `sharding`, which can belong to several hosts.
 
-    All hosts must pass equal values. This function does not check that. `jax.device_put` would check it by running a program for
-    each array, which takes time.
+    All hosts must pass equal values. `jax.device_put` would check this by running a program for each array, which takes time.
     """
-    if sharding.is_fully_addressable:
-        return jax.device_put(tree, sharding)
-    return jax.tree.map(lambda leaf: _put_on_this_host(leaf, sharding), tree)
 
+    def put_on_this_host(leaf: object) -> jax.Array:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+            return jax.device_put(leaf, sharding)
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
-def _put_on_this_host(leaf: object, sharding: Sharding) -> jax.Array:
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
-        return jax.device_put(leaf, sharding)
-    values = np.asarray(leaf)
-    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+    return jax.device_put(tree, sharding) if sharding.is_fully_addressable else jax.tree.map(put_on_this_host, tree)
 
 
 def gather_to_host(array: jax.Array) -> jax.Array:
-    """Return an equal array that this host can read completely.
-
-    If parts of the array are on other hosts, a program copies them to this host. Therefore all hosts must call this function.
-    """
+    """Return an equal array that this host can read completely. All hosts must call this function."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return array
     assert isinstance(array.sharding, NamedSharding), "arrays are on the layout's mesh"

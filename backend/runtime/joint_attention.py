@@ -3,10 +3,9 @@
 In shapes, S is the number of tokens of the spread stream, L of the replicated stream. W is the number of channels of all heads in
 the array, D of one head.
 
-The chips exchange tokens of the spread stream for heads, as in `ulysses`. After the exchange, a chip has some of the heads. It
-then appends the tokens of the replicated stream, with the same heads. Real tokens are tokens that are not padding. The real
-tokens of both streams precede all padding, so that the number of real tokens is enough to exclude the padding. If the padding of
-the spread stream is long enough, the replicated stream is written over it. This avoids a copy of the long arrays.
+The chips exchange tokens of the spread stream for heads, as in `ulysses`. Each chip then has some of the heads, and appends the
+tokens of the replicated stream, with the same heads. The real tokens of both streams precede all padding. If the padding of the
+spread stream is long enough, the replicated stream is written over it. This avoids a copy of the long arrays.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import TEXT_HEADS, Layout, as_leaf, partition
+from backend.runtime.mesh import Layout, as_leaf, partition
 from backend.runtime.ulysses import OwnHeads, exchange_for_heads, exchange_for_tokens, gather_groups
 from kernels.attention import KvLengths
 from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_heads, prepare
@@ -27,9 +26,9 @@ from kernels.qkv import LOG2_E, HeadBounds, Preparation, Prepared, normalise_hea
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-    """One stream of a joint attention: its projected `query`, `key` and `value`, each [B, tokens, W].
+    """One stream of a joint attention: query, key and value, each [B, tokens, W], before the norms.
 
-    `norms` are two weights [D]: of the RMS norm of each head's query, and of the RMS norm of each head's key.
+    `norms` are the weights [D] of the RMS norms of each head's query and key.
     """
 
     query: jax.Array
@@ -44,13 +43,11 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Joining:
-    """Constants of a joint attention.
+    """Constants of a joint attention. `num_tokens` is the number of real tokens in the spread stream, `eps` the constant of the
+    norms.
 
-    Attributes:
-        num_tokens: the number of real tokens in the spread stream.
-        eps: the constant that the RMS norms add to the mean square.
-        attend_spread: the function for the queries of the spread stream, if they see only some of the keys (sparse attention).
-            `joint_attention` describes its arguments.
+    `attend_spread` is the function for the queries of the spread stream, if they see only some of the keys (sparse attention).
+    `joint_attention` describes its arguments.
     """
 
     num_tokens: int
@@ -70,13 +67,13 @@ def joint_attention(
     """Compute attention over both streams together. Returns [B, S, W] for `spread` and [B, L, W] for `replicated`.
 
     The tokens of `spread` are divided over the chips. Their queries and keys are rotated by `tables` [S, D]. Every chip has all
-    tokens of `replicated`. The first `counts` [B] tokens of `replicated` are real, and no query attends to its other tokens.
+    tokens of `replicated`. The first `counts` [B] of them are real, and no query attends to the others.
 
     Each chip calls `attend(query, key, value, bounds, lengths)` for some of the heads:
 
     - `key` and `value` contain the real tokens of `spread`, then the tokens of `replicated`, then padding if any is left.
     - `query` contains all or some of the tokens of `spread`, then the tokens of `replicated`.
-    - `bounds` are the `HeadBounds` of these arrays for the TPU's attention kernel, None if no Pallas pass prepared the arrays.
+    - `bounds` are the `HeadBounds` of these arrays, None if no Pallas pass prepared them.
     - `lengths` (`KvLengths`) is the number of real tokens of both streams together, for each sample.
 
     If `how.attend_spread` is given, `attend` gets only the queries of `replicated`. The queries of `spread` go to
@@ -94,8 +91,6 @@ def joint_attention(
 def _local_joint_attention(
     spread: Stream, replicated: Stream, counts: jax.Array, tables, *, layout: Layout, attend: Callable, how: Joining
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute one chip's part of `joint_attention`. The chip appends the replicated tokens, with its own heads, to the spread
-    tokens."""
     sp, head = layout.size("sp"), tables[0].shape[1]
     heads = spread.query.shape[2] // head
     group = math.gcd(heads, sp)
@@ -104,13 +99,13 @@ def _local_joint_attention(
         eps=how.eps, norms_heads=True, groups=group, token_axis="sp" if sp > 1 else None, use_pallas=use_pallas
     )
     prepared = prepare(spread.projected, spread.norms, tables, preparation)
-    second = _prepare_second_stream(replicated, counts, prepared, how.eps)
+    second, bounds = _prepare_second_stream(replicated, counts, prepared, how.eps)
     query, key, value = (exchange_for_heads(array, group, sp) for array in (prepared.query, prepared.key, prepared.value))
     key, value = (gather_groups(array, group, sp) for array in (key, value))
     own = (jax.lax.axis_index("sp") % group if sp > 1 else 0) * (heads // group)
-    share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second.projected]
+    share = [jax.lax.dynamic_slice_in_dim(array, own * head, heads // group * head, 2) for array in second]
     key, value = (_concatenate_tokens(array, part, how.num_tokens) for array, part in zip((key, value), share[1:], strict=True))
-    bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), second.bounds)
+    bounds = jax.tree.map(lambda norm: jax.lax.dynamic_slice_in_dim(norm, own, heads // group, 1), bounds)
     seen = KvLengths(values=how.num_tokens + counts, minimum=how.num_tokens)
     has_all = group == sp  # True if this chip has the queries of all tokens
     if how.attend_spread is None:
@@ -134,61 +129,38 @@ def _local_joint_attention(
 
 
 def _concatenate_tokens(array: jax.Array, part: jax.Array, start: int) -> jax.Array:
-    """Concatenate the first `start` tokens of `array` [B, S, W] and all tokens of `part` [B, L, W].
-
-    If `array` is long enough, `part` replaces its tokens from index `start` on, and the result has the length of `array`.
+    """Concatenate the first `start` tokens of `array` [B, S, W] and all tokens of `part` [B, L, W], or replace tokens of `array`
+    by `part` if it is long enough.
     """
     if start + part.shape[1] <= array.shape[1]:
         return jax.lax.dynamic_update_slice_in_dim(array, part, start, 1)
     return jnp.concatenate([array[:, :start], part], 1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _SecondStream:
-    """The replicated stream, prepared for attention. `bounds` are the `HeadBounds` of both streams together, None if no Pallas
-    pass prepared the spread stream."""
+def _prepare_second_stream(
+    stream: Stream, counts: jax.Array, first: Prepared, eps: float
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], HeadBounds | None]:
+    """Prepare query, key and value [B, L, W] of the replicated stream. Also return the `HeadBounds` of both streams together,
+    None if no Pallas pass prepared the spread stream, `first`.
 
-    projected: tuple[jax.Array, jax.Array, jax.Array]
-    bounds: HeadBounds | None
-
-
-def _prepare_second_stream(stream: Stream, counts: jax.Array, first: Prepared, eps: float) -> _SecondStream:
-    """Prepare the arrays [B, L, W] of the replicated stream for attention. `first` is the prepared spread stream.
-
-    The padding tokens of the value array become zero. If `first.bounds` is set, the padding tokens of the key array also become
-    zero, so that they do not raise the bounds.
+    Padding of the value becomes zero. With bounds, padding of the key also becomes zero, so that it does not raise the bounds.
     """
     is_seen = (jnp.arange(stream.query.shape[1]) < counts[:, None])[:, :, None]
     normalise = functools.partial(normalise_heads, eps=eps)
     query, key = (normalise(array, norm) for array, norm in zip(stream.projected, stream.norms, strict=False))
     value = jnp.where(is_seen, stream.value, 0)
     if first.bounds is None:
-        return _SecondStream(projected=(query, key, value), bounds=None)
+        return (query, key, value), None
     head = len(stream.norms[0])
     query = (query.astype(jnp.float32) * (LOG2_E * head**-0.5)).astype(query.dtype)
     assert first.mean is not None, "with bounds, the keys' mean was subtracted"
     key = jnp.where(is_seen, (key.astype(jnp.float32) - first.mean).astype(key.dtype), 0)
 
-    def largest(array: jax.Array, of: jax.Array, function: Callable) -> jax.Array:
+    def largest(array: jax.Array, of: jax.Array, is_norm: bool = True) -> jax.Array:
         heads = array.astype(jnp.float32).reshape(*array.shape[:2], -1, head)
-        return jnp.maximum(of, function(heads).max(1))
+        sizes = jnp.sqrt(jnp.square(heads).sum(3)) if is_norm else jnp.abs(heads).max(3)
+        return jnp.maximum(of, sizes.max(1))
 
-    def norm(heads: jax.Array) -> jax.Array:
-        return jnp.sqrt(jnp.square(heads).sum(3))
-
-    bounds = HeadBounds(
-        query=largest(query, first.bounds.query, norm),
-        key=largest(key, first.bounds.key, norm),
-        value=largest(value, first.bounds.value, lambda heads: jnp.abs(heads).max(3)),
-    )
-    return _SecondStream(projected=(query, key, value), bounds=bounds)
-
-
-def text_attention(
-    layout: Layout, attend: Callable, query: jax.Array, key: jax.Array, value: jax.Array, counts: jax.Array
-) -> jax.Array:
-    """Compute the self-attention of a text: call `attend(query, key, value, counts)` on every chip, with all tokens of the text.
-
-    The arrays are partitioned as `TEXT_HEADS`. `counts` [B] is the number of real tokens of each text.
-    """
-    return layout.on_each_chip(attend, (*[TEXT_HEADS] * 3, partition("branches")), TEXT_HEADS)(query, key, value, counts)
+    of = first.bounds
+    bounds = HeadBounds(query=largest(query, of.query), key=largest(key, of.key), value=largest(value, of.value, is_norm=False))
+    return (query, key, value), bounds

@@ -1,14 +1,14 @@
 """Remember kernels that fail, crash or hang in their first run, so that this process and later processes do not use them.
 
-Before a program with our kernels runs for the first time, a file is written and locked. It contains the uses of the kernels, such
-as "attention" (`kernel_fallbacks`). After the run the file is deleted. If the process ends during the run, the file remains
-without a lock. Later processes do not use the kernels of such a file.
+Before the first run of a program with our kernels, a file with the kernels' uses (`kernel_fallbacks`) is written and locked.
+After the run it is deleted. If the process ends during the run, the file remains without a lock, so later processes avoid the
+kernels.
 """
 
 import contextlib
+import dataclasses
 import faulthandler
 import fcntl
-import importlib.metadata
 import json
 import logging
 import os
@@ -22,6 +22,7 @@ from typing import IO
 import jax
 
 from backend.errors import KernelRefused, one_line
+from backend.imports import installed_version
 from backend.runtime.kernel_fallbacks import KernelFallbacks
 
 KEPT_SECONDS = 24 * 3600.0  # after this time the kernels are tried again, because something else may have caused the crash
@@ -34,32 +35,32 @@ _OTHER_FAULTS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "DATA_LOSS", "D
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(eq=False)
 class KernelCrashGuard:
     """Guards the first run of each program of one process. Writes no files before `withdraw_recorded` sets the folder."""
 
-    def __init__(self, fallbacks: KernelFallbacks) -> None:
-        self._fallbacks = fallbacks
-        self._folder: Path | None = None
-        self._lock = threading.Lock()
-        self._running: dict[Path, float] = {}  # start time of each current first run, by its record file, in monotonic seconds
+    fallbacks: KernelFallbacks
+    _folder: Path | None = dataclasses.field(default=None, init=False)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, init=False)
+    # start time of each current first run, by its record file, in monotonic seconds
+    _running: dict[Path, float] = dataclasses.field(default_factory=dict, init=False)
 
     def withdraw_recorded(self, folder: Path, combine_uses: Callable[[str], list[str]] = lambda own: [own]) -> None:
         """Withdraw the kernels that files in `folder` name. From now on, the guard also writes its records to `folder`.
 
-        `combine_uses` sends the uses that this host withdraws to the other hosts, and returns the uses of each host. A host's
-        uses are one text, separated by commas.
+        `combine_uses` sends the uses that this host withdraws, separated by commas, to the other hosts, and returns each host's
+        uses.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         recorded = {use: why for path in sorted(folder.glob(f"*{_SUFFIX}")) for use, why in _read_record(path).items()}
         others = {use for uses_of_host in combine_uses(",".join(sorted(recorded))) for use in uses_of_host.split(",") if use}
         for use in sorted(others):
-            self._fallbacks.withdraw([use], recorded.get(use, "failed on another host"))
+            self.fallbacks.withdraw([use], recorded.get(use, "failed on another host"))
 
     @contextlib.contextmanager
     def guard_first_run(self, program: str, uses: Collection[str]) -> Generator[None]:
-        """Guard the first run of a program. `uses` are the uses of its kernels, such as "attention". The `with` block must start
-        the run and wait for its end.
+        """Guard the first run of a program, which the `with` block must start and await. `uses` are the uses of its kernels.
 
         Ends the process if the run takes longer than `HANGS_SECONDS`. Raises: KernelRefused instead of a `JaxRuntimeError` that
         a kernel may have caused.
@@ -67,7 +68,15 @@ class KernelCrashGuard:
         if not uses:
             yield
             return
-        with self._keep_record(program, uses) as note:
+        file, path, reasons = None, Path(), []
+        with contextlib.ExitStack() as stack:
+            if self._folder is not None:
+                path = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+                file = stack.enter_context(path.open("w+"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                _write_record(file, uses, f"ended or hung the process when it first ran here, in {program}")
+                with self._lock:
+                    self._running[path] = time.monotonic()
             faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
             try:
                 yield
@@ -75,46 +84,26 @@ class KernelCrashGuard:
                 if str(error).startswith(_OTHER_FAULTS):
                     raise
                 why = f"failed when it first ran here, in {program} ({one_line(str(error))[:_REASON_LENGTH]})"
-                note(why)
-                self._fallbacks.withdraw(uses, why)
+                reasons.append(why)
+                self.fallbacks.withdraw(uses, why)
                 raise KernelRefused(f"A kernel in {program}", "failed when it first ran here") from error
             finally:
                 faulthandler.cancel_dump_traceback_later()
+                if file is not None:
+                    with self._lock:
+                        del self._running[path]
+                    if reasons:
+                        _write_record(file, uses, *reasons)
+                    else:
+                        path.unlink(missing_ok=True)
 
     def forget_recent_runs(self) -> None:
-        """Delete the records of runs that started less than `EXCUSED_SECONDS` ago. Call this before the process ends on
-        request, so that a running kernel does not count as crashed."""
+        """Delete the records of runs that started less than `EXCUSED_SECONDS` ago, before the process ends on request."""
         with self._lock:
             started, now = dict(self._running), time.monotonic()
         for path, since in started.items():
             if now - since < EXCUSED_SECONDS:
                 path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _keep_record(self, program: str, uses: Collection[str]) -> Generator[Callable[[str], None]]:
-        """Write a record file, and delete it after the `with` block.
-
-        If the block calls the yielded function with a reason, the file is not deleted and contains the reason.
-        """
-        if self._folder is None:
-            yield lambda why: None
-            return
-        path = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
-        reasons = []
-        with path.open("w+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            _write_record(file, uses, f"ended or hung the process when it first ran here, in {program}")
-            with self._lock:
-                self._running[path] = time.monotonic()
-            try:
-                yield reasons.append
-            finally:
-                with self._lock:
-                    del self._running[path]
-                if reasons:
-                    _write_record(file, uses, reasons[0])
-                else:
-                    path.unlink(missing_ok=True)
 
 
 def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
@@ -127,10 +116,9 @@ def _write_record(file: IO[str], uses: Collection[str], why: str) -> None:
 
 
 def _read_record(path: Path) -> dict[str, str]:
-    """Return the kernel uses that this file names, such as "attention", each with the reason to withdraw its kernels.
+    """Return the kernel uses in this file, each with the reason to withdraw its kernels, {} while the writing process runs.
 
-    Return {} while the process that wrote the file runs. Delete the file if it is too old, broken, or from other versions of the
-    libraries.
+    Delete the file if it is too old, broken, or from other versions of the libraries.
     """
     try:
         with path.open() as file:
@@ -150,8 +138,5 @@ def _read_record(path: Path) -> dict[str, str]:
 
 
 def _installed_versions() -> dict[str, str]:
-    versions = {}
-    for name in ("jax", "jaxlib", "libtpu"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+    versions = {name: installed_version(name, "") for name in ("jax", "jaxlib", "libtpu")}
+    return {name: version for name, version in versions.items() if version}

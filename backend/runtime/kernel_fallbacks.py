@@ -1,10 +1,10 @@
 """The compile options and Pallas kernels that this process no longer uses, because the compiler or the chip refused them.
 
-A refused option is left out. When a kernel is refused, the error `KernelRefused` is raised. The model is then built again with
-XLA's own operations in place of the kernel. Each kernel has a use, and kernels with the same use are replaced together. The uses
-are "attention" (dense and block-sparse), "passes" (the kernels before and after the attention) and "convolution".
+A refused option is left out. A refused kernel raises `KernelRefused`. The model is then built again without all kernels with the
+same use: "attention" (dense and block-sparse), "passes" (the kernels around it), "convolution".
 """
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Iterable
@@ -18,20 +18,10 @@ logger = logging.getLogger(__name__)
 
 # The use of each kernel, by the start of the kernel's name. The name is given to `pallas_call`, and compiler messages contain it.
 KERNELS = {
-    "attention_constant_maximum": "attention",
-    "attention_online": "attention",
-    "block_sparse_": "attention",
-    "normalise_and_rotate": "passes",
-    "shift_and_group": "passes",
-    "ungroup_heads": "passes",
-    "join_lots": "passes",
-    "block_means": "passes",
-    "largest_scores": "passes",
-    "sum_linear_attention": "passes",
-    "add_linear_attention": "passes",
-    "layer_norm": "passes",
-    "rms_norm": "passes",
-    "quantize_tokens": "passes",
+    **dict.fromkeys(("attention_constant_maximum", "attention_online", "block_sparse_"), "attention"),
+    **dict.fromkeys(("normalise_and_rotate", "shift_and_group", "ungroup_heads", "join_lots", "block_means"), "passes"),
+    **dict.fromkeys(("largest_scores", "sum_linear_attention", "add_linear_attention"), "passes"),
+    **dict.fromkeys(("layer_norm", "rms_norm", "quantize_tokens"), "passes"),
     "causal_conv": "convolution",
 }
 PLATFORMS = ("tpu",)  # platforms whose programs contain our kernels
@@ -47,18 +37,17 @@ _KINDS = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND")  # first words of er
 
 
 def find_kernel_uses(text: str) -> frozenset[str]:
-    """Return the uses of the kernels that the text of a lowered program contains."""
     # In the program's text, a quotation mark precedes the name of a kernel, but not the name of a function.
     return frozenset(use for name, use in KERNELS.items() if f'"{name}' in text)
 
 
+@dataclasses.dataclass(eq=False)
 class KernelFallbacks:
     """The compile options and the uses of kernels that one process has withdrawn, each with a sentence that tells users why."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # The sentence for users, by the name of the refused compile option or the use of the refused kernel, such as "attention".
-        self._sentences: dict[str, str] = {}
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, init=False)
+    # The sentence for users, by the name of the refused compile option or the use of the refused kernel, such as "attention".
+    _sentences: dict[str, str] = dataclasses.field(default_factory=dict, init=False)
 
     def __contains__(self, name: str) -> bool:
         return name in self._sentences
@@ -68,7 +57,7 @@ class KernelFallbacks:
         return tuple(dict.fromkeys(self._sentences.values()))
 
     def refuse_option(self, error: Exception, options: Iterable[str]) -> str | None:
-        """Withdraw the compile option that caused this error, and return its name. Return None if the error has another cause."""
+        """Withdraw the compile option that caused this error, and return its name, None if the error has another cause."""
         text = str(error)
         name = next((name for name in options if name in text), None) if text.startswith(_KINDS) else None
         if name is not None:
@@ -91,23 +80,20 @@ class KernelFallbacks:
         use = next((use for name, use in KERNELS.items() if name in text and use not in self), None)
         if use is None:
             return None
-        self._withdraw(use, "cannot be compiled here", f": {one_line(text)[:_REASON_LENGTH]}")
+        self.withdraw([use], "cannot be compiled here", f": {one_line(text)[:_REASON_LENGTH]}")
         return _WORDS[use]
 
-    def withdraw(self, uses: Iterable[str], why: str) -> None:
+    def withdraw(self, uses: Iterable[str], why: str, more: str = "") -> None:
         """Withdraw all kernels with these uses. `why` is the rest of a sentence that starts with the name of the kernels, such as
-        "failed on another host"."""
+        "failed on another host". `more` is the end of the sentence."""
         for use in sorted(uses, key=list(_WORDS).index):
-            if use not in self:
-                self._withdraw(use, why)
-
-    def _withdraw(self, use: str, why: str, more: str = "") -> None:
-        self._add_sentence(
-            WITHDRAWN_TOGETHER[use], f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
-        )
-        if use == "attention":
-            disable_implementation("pallas_tpu")  # excludes the kernel in the whole process
-        jax.clear_caches()  # otherwise cached traces would still run the kernel
+            if use in self:
+                continue
+            sentence = f"{_WORDS[use].capitalize()} {why}, so XLA's slower operations serve instead{more}"
+            self._add_sentence(WITHDRAWN_TOGETHER[use], sentence)
+            if use == "attention":
+                disable_implementation("pallas_tpu")  # excludes the kernel in the whole process
+            jax.clear_caches()  # otherwise cached traces would still run the kernel
 
     def _add_sentence(self, names: Iterable[str], sentence: str) -> None:
         logger.warning(sentence)

@@ -1,13 +1,9 @@
 """The mesh ('dp', 'sp', 'tp') of the devices, and the partition of each kind of array on it.
 
-- dp: the two guidance branches, half of the chips for each.
-- sp: the video's tokens. Self-attention exchanges tokens for heads (all-to-all, DeepSpeed-Ulysses, arXiv:2309.14509). If the
-  number of heads is no multiple of the number of chips, smaller groups of chips exchange heads. They gather keys and values from
-  the other groups.
-- tp: the columns of the wide matrices and the heads that these columns compute (Megatron-LM, arXiv:1909.08053).
+- dp: the two guidance branches. sp: the video's tokens (`ulysses`). tp: the columns of the wide matrices and the heads that these
+  columns compute (Megatron-LM, arXiv:1909.08053).
 
-The stored matrices of the weights are also divided over the mesh axes `Layout.weight_axes`. The matrices of each layer are
-gathered before the layer runs (FSDP). This module does not depend on a particular model.
+Stored weights are also divided over `Layout.weight_axes`, and gathered before each layer runs (FSDP).
 """
 
 import dataclasses
@@ -64,10 +60,7 @@ Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 def as_leaf(value: P | jax.ShapeDtypeStruct) -> jax.Array:
-    """Return the value unchanged, with the static type of an array.
-
-    Fields that are declared as arrays can then contain partitions or shapes, which JAX accepts too.
-    """
+    """Return the value unchanged, with the static type of an array. JAX accepts partitions and shapes in place of arrays."""
     return cast(jax.Array, value)
 
 
@@ -83,8 +76,6 @@ def with_sharding(shapes: object, sharding: Sharding) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshPlan:
-    """The number of chips along each axis of the mesh."""
-
     dp: int = 1
     sp: int = 1
     tp: int = 1
@@ -100,10 +91,9 @@ class MeshPlan:
 def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[str, int | None] | None = None) -> MeshPlan:
     """Plan a mesh that uses all `num_devices` devices.
 
-    With two guidance branches and an even number of chips, each half of the chips computes one branch. The tokens of a branch are
-    spread over its chips. `fixed` contains sizes of axes that the user has set. Raises: RequestError, which lists the legal
-    meshes, if no legal mesh has these sizes. In a legal mesh, dp * sp * tp is the number of devices, the number of heads is a
-    multiple of tp, and dp is 1 without guidance.
+    With two guidance branches and an even number of chips, each half of the chips computes one branch. `fixed` contains sizes of
+    axes that the user has set. Raises: RequestError, which lists the legal meshes, if no legal mesh has these sizes. In a legal
+    mesh, the number of heads is a multiple of tp, and dp is 1 without guidance.
     """
     sizes_by_axis = {axis: (fixed or {}).get(axis) for axis in AXES}
     choices = list(legal_plans(num_devices, heads=heads, is_guided=is_guided))
@@ -119,7 +109,6 @@ def plan_mesh(num_devices: int, *, heads: int, is_guided: bool, fixed: Mapping[s
 
 
 def legal_plans(num_devices: int, *, heads: int, is_guided: bool) -> Iterator[MeshPlan]:
-    """Yield every mesh that uses all devices, and whose tp divides the number of heads."""
     for dp in (1, 2) if is_guided else (1,):
         for tp in range(1, num_devices + 1):
             if num_devices % (dp * tp) == 0 and heads % tp == 0:
@@ -136,9 +125,8 @@ def plan_copies(
 ) -> frozenset[str]:
     """Choose the matrices of which every chip stores a whole copy, so that no denoising step gathers them. Return their names.
 
-    A matrix is chosen in all layers or in none. The copies, together with the weights of a second transformer, take at most
-    `COPIES_SHARE` of a chip's memory. `sizes` maps the names of one layer's matrices to their bytes. Its order is the order in
-    which matrices are chosen. `memory_bytes` is the memory of a chip. No matrix is chosen if the memory is unknown (None).
+    The copies, together with the weights of a second transformer, take at most `COPIES_SHARE` of a chip's `memory_bytes` (None
+    for unknown: no copies). `sizes` maps the names of one layer's matrices to their bytes, in the order of choice.
     """
     if memory_bytes is None or plan.dp * plan.sp == 1:
         return frozenset()
@@ -157,8 +145,8 @@ class Layout:
     """A mesh, and the partition of each kind of array on it.
 
     `copied` are the names of a layer's matrices of which every chip has a whole copy. With `copies_on_demand`, the copies exist
-    only while steps of their transformer run. Models with two transformers use this. `quantize` is the number format of the
-    layers' large matrices, "off" for the model's dtype. `runtime` contains the refused kernels and compile options.
+    only while steps of their transformer run. `quantize` is the number format of the layers' large matrices, "off" for the
+    model's dtype. `runtime` contains the refused kernels and compile options.
     """
 
     mesh: Mesh
@@ -178,34 +166,29 @@ class Layout:
         runtime: RuntimeContext | None = None,
         quantize: Quantize = "off",
     ) -> Self:
-        """Create the layout of a plan on these devices. Devices that are neighbours in the list are neighbours on the axis sp.
-
-        Without `runtime`, the layout gets a context of its own, in which no kernel is refused.
-        """
+        """Create the layout of a plan on these devices. Neighbours in the list are neighbours on the axis sp."""
         grid = np.asarray(devices, dtype=object).reshape(plan.dp, plan.tp, plan.sp).transpose(0, 2, 1)
         mesh, runtime = Mesh(grid, AXES), runtime or RuntimeContext()
         options: dict[str, Any] = dict(copies_on_demand=copies_on_demand, runtime=runtime, quantize=quantize)
         return cls(mesh=mesh, copied=frozenset(copied), **options)
 
     def regroup(self, plan: MeshPlan) -> Self:
-        """Return the layout of another plan on the same devices. The plan must have the same tp, so that both layouts
-        partition weights equally."""
+        """Return the layout of another plan with the same tp on the same devices. Both partition weights equally."""
         grid = self.mesh.devices.reshape(plan.dp, plan.sp, plan.tp)
         return dataclasses.replace(self, mesh=Mesh(grid, AXES))
 
     @property
     def platform(self) -> str:
-        """The platform of the devices: "cpu", "tpu" or "gpu". A slice that is only described for compiling has "tpu"."""
+        """ "cpu", "tpu" or "gpu". A slice that is only described for compiling has "tpu"."""
         return self.mesh.devices.flat[0].platform
 
     @property
     def compiler_options(self) -> dict[str, Any]:
         """The options for `Lowered.compile`. docs/lab/tpu-slices.md lists the gain of each option.
 
-        On TPUs, XLA's own fusions may use half of the vector memory. With the default of 16 MiB, matrix products are a fifth
-        slower. Communication between chips overlaps with other work: all-gathers run on the SparseCore, and all-to-alls are
-        asynchronous. Chips without a SparseCore ignore the first of these two options. Sources: jax's tests of overlapping
-        collectives, the recipes of MaxText and maxdiffusion.
+        On TPUs, XLA's own fusions may use half of the vector memory. Communication between chips overlaps with other work:
+        all-gathers run on the SparseCore (ignored by chips without it), and all-to-alls are asynchronous. Sources: jax's tests of
+        overlapping collectives, the recipes of MaxText and maxdiffusion.
         """
         if self.platform != "tpu":
             return {}
@@ -219,8 +202,8 @@ class Layout:
     def uses_tpu_passes(self, dtype: jnp.dtype) -> bool:
         """Return whether the Pallas kernels before and after the attention (the passes) can be used.
 
-        The passes need a TPU, arrays in bfloat16, and all channels of a token on one chip (tp = 1), because the norms read all
-        channels. If one pass was refused, no pass is used.
+        The passes need a TPU, bfloat16, and all channels of a token on one chip, because the norms read them. If one pass was
+        refused, no pass is used.
         """
         return (
             self.platform == "tpu" and self.size("tp") == 1 and dtype == jnp.bfloat16 and "passes" not in self.runtime.fallbacks
@@ -229,8 +212,7 @@ class Layout:
     def on_each_chip(self, one_chip: Callable, in_specs: object, out_specs: object) -> Callable:
         """Return a function that calls `one_chip` on every chip, with the chip's part of each argument.
 
-        `in_specs` and `out_specs` are the partitions of the arguments and results. A single device needs no `shard_map`, except a
-        TPU chip: there, the attention chooses its kernel by JAX's current mesh, which `shard_map` sets.
+        A single device needs no `shard_map`, except a TPU chip: there, the attention chooses its kernel by JAX's current mesh.
         """
         if self.mesh.size == 1 and self.platform != "tpu":
             return one_chip
@@ -252,13 +234,11 @@ class Layout:
 
     @property
     def token_multiple(self) -> int:
-        """The number of tokens is padded to a multiple of this number."""
         is_aligned = self.platform == "tpu" or self.size("sp") > 1
         return self.size("sp") * TOKEN_ALIGNMENT if is_aligned else 1
 
     def spatial_partition(self, height: int, width: int) -> P:
-        """Return the partition of pixels or latents [B, C, F, H, W]: the height or the width is divided over as many chips as
-        possible. If both can be divided over the same number of chips, the width is divided."""
+        """Return the partition of pixels or latents [B, C, F, H, W] that divides width or else height over most chips."""
         spreads = [AXES, ("dp", "sp"), ("sp", "tp"), ("sp",), ("dp",), ("tp",), ()]
         for axes in sorted(spreads, key=lambda axes: -self.num_chips(axes)):
             for side, length in ((4, width), (3, height)):
@@ -267,29 +247,26 @@ class Layout:
         raise AssertionError("one chip divides every side")
 
     def describe_spread(self, arrays: Mapping[Any, Any]) -> dict[Any, jax.Array]:
-        """Return the shapes of `arrays`, each [B, C, F, H, W], with shardings that divide height or width over the chips."""
+        """Return the shapes of `arrays`, each [B, C, F, H, W], divided as in `spatial_partition`."""
         return {
             name: with_sharding(leaf, self.sharding(self.spatial_partition(*leaf.shape[3:]))) for name, leaf in arrays.items()
         }
 
     def num_chips(self, axes: tuple[str, ...]) -> int:
-        """Return the number of chips along these axes together: the product of their sizes."""
         return math.prod(self.size(axis) for axis in axes)
 
     def describe_weights(self, shapes: Mapping[str, Any], spec: Callable[[str, tuple[int, ...]], P]) -> dict[str, jax.Array]:
-        """Return the shapes of weights, with shardings added. `spec(name, shape)` returns the partition of a weight."""
+        """Return the shapes of weights with shardings. `spec(name, shape)` returns the partition of a weight."""
         return {name: with_sharding(value, self.sharding(spec(name, value.shape))) for name, value in shapes.items()}
 
     def constrain(self, array: jax.Array, spec: P) -> jax.Array:
-        """Fix an array's partition inside a compiled function."""
         return array if self.mesh.size == 1 else jax.lax.with_sharding_constraint(array, self.sharding(spec))
 
     def stacked_weight(self, name: str, shape: tuple[int, ...], role: Role) -> P:
         """Return the partition of a weight that is stacked over the layers, [layers, in, out]. Vectors are replicated.
 
-        `role` determines which axis of a matrix is divided over tp. The axis `in` is also divided over `weight_axes`, because
-        gathering this axis does not reorder memory. Matrices in `copied` are not divided over `weight_axes`, except if their
-        copies are made on demand.
+        The axis `in` is also divided over `weight_axes`, because gathering this axis does not reorder memory, unless every chip
+        always has a copy.
         """
         if len(shape) != 3 or role == "replicated":
             return P()
@@ -302,16 +279,14 @@ class Layout:
     def gather(self, name: str, matrix: jax.Array, role: Role, cuts_copies: bool = True) -> jax.Array:
         """Return one layer's matrix [in, out] in the partition in which it is used.
 
-        The matrix is a slice of an array of all layers. If every chip has a copy of this array, `cuts_copies` decides when XLA
-        copies the slice out of the array: True before the matrix product, False inside the product. Copying inside the product
-        is slower for many tokens, and faster for few tokens.
+        `cuts_copies` decides when XLA copies the slice out of the array of all layers, if every chip has this array: before the
+        matrix product, or inside it. Copying inside the product is slower for many tokens, and faster for few tokens.
         """
         if name in self.copied:
             return jax.lax.optimization_barrier(matrix) if cuts_copies else matrix
         return self.constrain(matrix, MATRIX_PARTITIONS[role])
 
     def outer_weight(self, name: str, shape: tuple[int, ...]) -> P:
-        """Return the partition of a weight outside the layers, [out, in]. Large matrices are divided over `weight_axes`, others
-        replicated."""
+        """Return the partition of a weight [out, in] outside the layers: large matrices are divided over `weight_axes`."""
         is_large = len(shape) == 2 and math.prod(shape) >= LARGE_MATRIX
         return P(self.weight_axes, None) if is_large and shape[0] % self.num_chips(self.weight_axes) == 0 else P()

@@ -1,10 +1,8 @@
 """Upscaling networks: Real-ESRGAN's networks, and all networks that spandrel can build from their weights alone.
 
-Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision: it imports three names
-from torchvision for two architectures that are not used here. A torchvision that does not fit the installed torch raises an
-error, and would break diffusers. Therefore `requirements.txt` contains neither spandrel nor torchvision.
-`requirements-upscalers.txt` installs spandrel without torchvision, and this module gives spandrel placeholders in place of
-torchvision.
+Import spandrel only through this module, and only in the worker process. Spandrel requires torchvision for two architectures that
+are not used here. A torchvision that does not fit the installed torch would break diffusers. So this module gives spandrel
+placeholders instead, and `requirements-upscalers.txt` installs spandrel without torchvision.
 """
 
 import dataclasses
@@ -40,10 +38,11 @@ _TORCHVISION_NAMES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PictureModel:
-    """A network that enlarges images `scale` times. Its `module` is on the meta device, without values.
+    """A network that enlarges images `scale` times. Its `module` is on the meta device, and `weights` are its parameters and
+    buffers.
 
-    `weights` are the network's parameters and buffers by name. The network accepts images whose sides are multiples of `multiple`
-    and at least `minimum` pixels. With `is_square`, the sides must be equal. `__call__` pads other images.
+    The network accepts images whose sides are multiples of `multiple` and at least `minimum` pixels, with `is_square` equal
+    sides.
     """
 
     module: torch.nn.Module
@@ -57,19 +56,21 @@ class PictureModel:
     def __call__(self, weights: Mapping[str, jax.Array], pictures: jax.Array) -> jax.Array:
         """Enlarge images [N, 3, H, W] in 0..1 to [N, 3, scale * H, scale * W] in 0..1.
 
-        Images of sizes that the network does not accept are first extended by reflection at their right and lower edges, as in
-        spandrel. The added area is cut off from the result.
+        Images of other sizes are first extended by reflection at their right and lower edges, as in spandrel.
         """
         height, width = pictures.shape[2:]
-        right, below = self._missing_pixels(width, height)
-        mirrored = jnp.pad(pictures, ((0, 0), (0, 0), (0, below), (0, right)), mode="reflect") if right or below else pictures
+        wide, high = (math.ceil(max(side, self.minimum) / self.multiple) * self.multiple for side in (width, height))
+        if self.is_square:
+            wide = high = max(wide, high)
+        mirrored = pictures
+        if (wide, high) != (width, height):
+            mirrored = jnp.pad(pictures, ((0, 0), (0, 0), (0, high - height), (0, wide - width)), mode="reflect")
         larger = call_module(self.module, weights, lambda module, given: module(given), mirrored)
         return jnp.clip(larger[:, :, : height * self.scale, : width * self.scale], 0, 1)
 
     @functools.cached_property
     def values_per_pixel(self) -> float:
-        """The largest number of values that one layer of the network reads and writes, divided by the number of pixels of the
-        input image."""
+        """The most values that one layer reads and writes, divided by the number of pixels of the input image."""
         largest = 0
         side = math.ceil(max(PROBE, self.minimum) / self.multiple) * self.multiple
 
@@ -88,25 +89,17 @@ class PictureModel:
         return largest / (side * side)
 
     def describe_weights(self, dtype: jnp.dtype) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of the weights. Floating-point weights have this dtype. Integers, such as tables of positions, become
-        int32. Booleans stay booleans."""
+        """Return the shapes of the weights, floating-point numbers in this dtype. Integers, such as positions, become int32."""
         kinds = {name: dtype if value.is_floating_point() else jnp.int32 for name, value in self.weights.items()}
         kinds |= {name: jnp.bool_ for name, value in self.weights.items() if value.dtype == torch.bool}
         return {name: jax.ShapeDtypeStruct(tuple(value.shape), kinds[name]) for name, value in self.weights.items()}
-
-    def _missing_pixels(self, width: int, height: int) -> tuple[int, int]:
-        """Return how many columns and rows must be added so that the network accepts an image of this size."""
-        sides = [math.ceil(max(side, self.minimum) / self.multiple) * self.multiple for side in (width, height)]
-        if self.is_square:
-            sides = [max(sides)] * 2
-        return sides[0] - width, sides[1] - height
 
 
 def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known: bool = False) -> PictureModel:
     """Build the network to which these tensors belong. Errors contain the upscaler's `name`.
 
-    Unless `is_known` is true, the network enlarges a small image with JAX and with PyTorch, and the results are compared. Raises:
-    ModelError if the network is unknown, does not enlarge colour images, or gives different results in JAX and PyTorch.
+    Unless `is_known` is true, JAX and PyTorch both enlarge a small image. Raises: ModelError if the network is unknown, does not
+    enlarge colour images, or gives different results in JAX and PyTorch.
     """
     built = _build_network(name, {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()})
     module = built.module.eval()
@@ -114,11 +107,29 @@ def build_picture_model(name: str, tensors: Mapping[str, torch.Tensor], is_known
     picture = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = None if is_known else module(picture.clone()).clamp(0, 1).numpy()
-    _register_tensors(module)
+    for part in module.modules():  # plain attributes become buffers, so that they are arguments of the compiled program
+        for attribute, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor):
+                delattr(part, attribute)
+                part.register_buffer(attribute, value, persistent=False)
     weights = {key: value.detach() for key, value in (*module.named_parameters(), *module.named_buffers())}
     model = dataclasses.replace(built, module=module.to("meta"), weights=weights)
-    if expected is not None:
-        _compare_with_torch(name, model, picture.numpy(), expected)
+    if expected is None:
+        return model
+    what = f"the upscaler {name} is of the kind {model.architecture}, which"
+    try:
+        host = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # jax may not use the CPU
+        host = jax.devices()[0]
+    try:
+        with jax.default_device(host), jax.default_matmul_precision("highest"):
+            described = model.describe_weights(jnp.float32)
+            arrays = {key: jnp.asarray(value.numpy(), described[key].dtype) for key, value in weights.items()}
+            actual = np.asarray(jax.jit(model)(arrays, picture.numpy()))
+    except Exception as error:  # torchax can raise any error for an operation that it lacks
+        raise ModelError(what, f"cannot be run here ({type(error).__name__})", "use another file") from None
+    if actual.shape != expected.shape or np.abs(actual - expected).max() > TOLERANCE:
+        raise ModelError(what, "gives another result here than in PyTorch", "use another file")
     return model
 
 
@@ -147,37 +158,6 @@ def _build_network(name: str, tensors: Mapping[str, torch.Tensor]) -> PictureMod
         is_square=needs.square,
         architecture=found.architecture.name,
     )
-
-
-def _compare_with_torch(name: str, model: PictureModel, picture: np.ndarray, expected: np.ndarray) -> None:
-    """Enlarge `picture` with JAX, and compare the result with `expected`, PyTorch's result. Raises: ModelError if they differ."""
-    what = f"the upscaler {name} is of the kind {model.architecture}, which"
-    try:
-        with jax.default_device(_host_device()), jax.default_matmul_precision("highest"):
-            describe_weights = model.describe_weights(jnp.float32)
-            weights = {key: jnp.asarray(value.numpy(), describe_weights[key].dtype) for key, value in model.weights.items()}
-            actual = np.asarray(jax.jit(model)(weights, picture))
-    except Exception as error:  # torchax can raise any error for an operation that it lacks
-        raise ModelError(what, f"cannot be run here ({type(error).__name__})", "use another file") from None
-    if actual.shape != expected.shape or np.abs(actual - expected).max() > TOLERANCE:
-        raise ModelError(what, "gives another result here than in PyTorch", "use another file")
-
-
-def _host_device() -> jax.Device:
-    """Return the CPU device, or the first device if jax may not use the CPU."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return jax.devices()[0]
-
-
-def _register_tensors(module: torch.nn.Module) -> None:
-    """Register tensors that are plain attributes of modules as buffers, so that they become arguments of the compiled program."""
-    for one in module.modules():
-        for name, value in list(vars(one).items()):
-            if isinstance(value, torch.Tensor):
-                delattr(one, name)
-                one.register_buffer(name, value, persistent=False)
 
 
 def _import_spandrel(name: str = "") -> ModuleType:

@@ -18,9 +18,8 @@ from backend.runtime.mesh import Layout, with_sharding
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """The result of a `Compiler`: an executable, or None if the compiler only writes files and has nothing to write.
-
-    `is_loaded` means that the executable was loaded from a file instead of compiled.
+    """The result of a `Compiler`: an executable, None if the compiler only writes files and has nothing to write. `is_loaded`
+    means that the executable was loaded from a file.
     """
 
     executable: jax.stages.Compiled | None
@@ -31,7 +30,7 @@ Compiler = Callable[["Program", jax.stages.Lowered], Compilation]
 
 
 def compile_now(program: Program, lowered: jax.stages.Lowered) -> Compilation:
-    """Compile a program. This function is the default `Compiler`. Other compilers store executables on disk, or inspect them.
+    """Compile a program: the default `Compiler`. Others store executables on disk, or inspect them.
 
     Raises: KernelRefused if the compiler refuses one of our kernels.
     """
@@ -61,10 +60,9 @@ def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, Any], fallba
 class Program:
     """A `function` on pytrees of arrays on the layout's mesh. Arguments that are not on this mesh are copied to all its devices.
 
-    `name` is for messages to people, `key` for reports and stored compile times. A call compiles the function if needed;
-    `prepare` compiles it beforehand. `KernelCrashGuard` guards the first run of a program with Pallas kernels. `donated` are the
-    positions of arguments whose memory a call reuses, so that the caller must not use them again. `places` receives the shapes of
-    the results and returns them with shardings. By default, results are replicated.
+    `name` is for messages to people, `key` for reports and stored compile times. `donated` are the positions of arguments whose
+    memory a call reuses, so that the caller must not use them again. `places` receives the shapes of the results and returns them
+    with shardings. By default, results are replicated.
     """
 
     def __init__(
@@ -90,9 +88,10 @@ class Program:
 
     def __call__(self, *arguments: object) -> Any:
         signature = _signature(arguments)
-        executable = self._compile_if_needed(arguments, signature).executable
+        executable = self._compile_if_needed(arguments).executable
         assert executable is not None, "this compiler creates no executable"
-        placed = jax.tree.map(self._place_leaf, arguments)
+        replicated = self.layout.replicated
+        placed = jax.tree.map(lambda leaf: leaf if self._is_on_mesh(leaf) else put(leaf, replicated), arguments)
         if signature in self._untried:
             with self.layout.runtime.crash_guard.guard_first_run(self.name, self._untried[signature]):
                 result = jax.block_until_ready(executable(*placed))
@@ -107,19 +106,16 @@ class Program:
         return _signature(arguments) in self._compiled
 
     def variant_key(self, *arguments: object) -> Hashable:
-        """Return a key for this program with arguments of these shapes. Other shapes and other programs have other keys."""
         return id(self), _signature(arguments)
 
     def has_run(self, *arguments: object) -> bool:
-        """Return whether the program has run with arguments of these shapes."""
         return _signature(arguments) in self._has_run
 
     def is_loaded(self, *arguments: object) -> bool:
-        """Return whether the executable for these shapes was loaded from a file."""
         return self.is_ready(*arguments) and self._compile_if_needed(arguments).is_loaded
 
     def executable(self, *arguments: object) -> jax.stages.Compiled | None:
-        """Return the executable for arguments of these shapes. Return None if the program is not compiled for them."""
+        """Return the executable for these shapes, None if the program is not compiled for them."""
         return self._compile_if_needed(arguments).executable if self.is_ready(*arguments) else None
 
     def trace(self, *arguments: object) -> Callable[[], Compilation]:
@@ -127,33 +123,7 @@ class Program:
 
         Only one thread at a time may trace. Any thread may compile.
         """
-        return self._trace(arguments, _signature(arguments))
-
-    def prepare(self, *arguments: object) -> Any:
-        """Compile for arguments of these shapes if needed. Return the shapes and shardings of the result."""
-        self._compile_if_needed(arguments)
-        return self.describe(*arguments)
-
-    def describe(self, *arguments: object) -> Any:
-        """Return the result's shapes and shardings, without compiling.
-
-        The function is traced with the same shapes and shardings as for a compilation, so that JAX does not trace it twice. If
-        the compiler's cache contains the executable, tracing takes longer than compiling.
-        """
         signature = _signature(arguments)
-        if signature not in self._described:
-            self._described[signature] = self._places(
-                jax.eval_shape(self._function, *jax.tree.map(self._describe_leaf, arguments))
-            )
-        return self._described[signature]
-
-    def _compile_if_needed(self, arguments: tuple, signature: object = None) -> Compilation:
-        signature = signature or _signature(arguments)
-        if signature not in self._compiled:
-            self._trace(arguments, signature)()
-        return self._compiled[signature]
-
-    def _trace(self, arguments: tuple, signature: object) -> Callable[[], Compilation]:
         places = jax.tree.map(lambda leaf: leaf.sharding, self.describe(*arguments))
         jitted = jax.jit(self._function, donate_argnums=self._donated, out_shardings=places)
         lowered = jitted.lower(*jax.tree.map(self._describe_leaf, arguments))
@@ -168,8 +138,29 @@ class Program:
 
         return compile_it
 
-    def _place_leaf(self, leaf: Any) -> jax.Array:
-        return leaf if self._is_on_mesh(leaf) else put(leaf, self.layout.replicated)
+    def prepare(self, *arguments: object) -> Any:
+        """Compile for arguments of these shapes if needed. Return the shapes and shardings of the result."""
+        self._compile_if_needed(arguments)
+        return self.describe(*arguments)
+
+    def describe(self, *arguments: object) -> Any:
+        """Return the result's shapes and shardings, without compiling.
+
+        Traces with the same shapes and shardings as a compilation, so that JAX does not trace twice. Tracing takes longer than
+        loading an executable from the compiler's cache.
+        """
+        signature = _signature(arguments)
+        if signature not in self._described:
+            self._described[signature] = self._places(
+                jax.eval_shape(self._function, *jax.tree.map(self._describe_leaf, arguments))
+            )
+        return self._described[signature]
+
+    def _compile_if_needed(self, arguments: tuple) -> Compilation:
+        signature = _signature(arguments)
+        if signature not in self._compiled:
+            self.trace(*arguments)()
+        return self._compiled[signature]
 
     def _describe_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
         return with_sharding(leaf, leaf.sharding if self._is_on_mesh(leaf) else self.layout.replicated)

@@ -1,9 +1,8 @@
-"""Linear layers with 8-bit weights and activations: int8, or float8 (e4m3fn).
+"""Linear layers with 8-bit weights and activations: int8, or float8 (e4m3fn). `backend/weights/read.py` quantizes the
+weights.
 
-Each output channel of a weight has a scale, and each token of the input has a scale. The scale is the largest absolute value of
-the channel or token, divided by the largest value of the 8-bit format. Products are summed in int32 for int8, in float32 for
-float8. The sums are multiplied by both scales in float32. `backend/weights/quantization.py` quantizes the weights when they are
-loaded. This module quantizes the input.
+Each output channel of a weight and each token of the input has a scale: its largest absolute value, divided by the largest value
+of the format. Products are summed in int32 or float32, and the sums are multiplied by both scales in float32.
 """
 
 import functools
@@ -34,7 +33,6 @@ class QuantizedLinear(torch.nn.Module):
         self.bias, self._layout = linear.bias, layout
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to tokens [B, S, in]. See `multiply_quantized`."""
         multiply = functools.partial(multiply_quantized, self._layout)
         return torchax().interop.call_jax(multiply, value, self.weight, self.weight_scale, self.bias)
 
@@ -63,22 +61,17 @@ def multiply_quantized(
     `scale` [N] are the scales of the weight's output channels. The result [B, S, N] has the dtype of `value`. It is rounded once,
     after the bias is added in float32.
     """
+    batch, length, width = value.shape
+    own = batch // min(batch, layout.size("dp")), length // layout.size("sp"), width
     with jax.named_scope("products"):
-        quantized, row_scale = _quantize_tokens(layout, value, weight.dtype)
+        if layout.uses_tpu_passes(value.dtype) and can_run_pass(own, weight.dtype):
+            run = functools.partial(quantize_tokens, dtype=weight.dtype, use_pallas=True)
+            quantized, row_scale = layout.on_each_chip(run, (TOKENS,), (TOKENS, TOKENS))(value)
+        else:
+            quantized, row_scale = quantize_tokens(value, weight.dtype)
         sums = jax.lax.platform_dependent(quantized, weight, cpu=multiply_on_cpu, default=multiply_8_bit)
         result = sums * row_scale * scale
         return (result if bias is None else result + bias.astype(jnp.float32)).astype(value.dtype)
-
-
-def _quantize_tokens(layout: Layout, value: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Quantize tokens [B, S, C] that are divided over the chips. Return them with their scales [B, S, 1]. A Pallas pass is used
-    if it supports the platform, the shape and `dtype`."""
-    batch, length, width = value.shape
-    own = batch // min(batch, layout.size("dp")), length // layout.size("sp"), width
-    if layout.uses_tpu_passes(value.dtype) and can_run_pass(own, dtype):
-        run = functools.partial(quantize_tokens, dtype=dtype, use_pallas=True)
-        return layout.on_each_chip(run, (TOKENS,), (TOKENS, TOKENS))(value)
-    return quantize_tokens(value, dtype)
 
 
 def multiply_8_bit(value: jax.Array, weight: jax.Array) -> jax.Array:
@@ -90,6 +83,6 @@ def multiply_8_bit(value: jax.Array, weight: jax.Array) -> jax.Array:
 def multiply_on_cpu(value: jax.Array, weight: jax.Array) -> jax.Array:
     """Compute the result of `multiply_8_bit` with a float32 product, which is fast on a CPU.
 
-    Sums of int8 products that exceed 2 ** 24 are rounded to float32 at each addition, not only at the end.
+    Sums of int8 products that exceed 2 ** 24 are rounded at each addition, not only at the end.
     """
     return jnp.einsum("...c,nc->...n", value.astype(jnp.float32), weight.astype(jnp.float32))

@@ -27,7 +27,6 @@ class CompactNetwork(nn.Module):
         self.scale = math.isqrt(weights[-1].shape[0] // weights[0].shape[1])
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Enlarge images [N, 3, H, W] to [N, 3, scale * H, scale * W]."""
         return pixel_shuffle(self.body(pictures), self.scale) + interpolate(pictures, scale_factor=self.scale, mode="nearest")
 
 
@@ -45,7 +44,6 @@ class DenseNetwork(nn.Module):
             self.add_module(name, _convolution(tensors[f"{name}.weight"]))
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Enlarge images [N, 3, H, W] to [N, 3, 4 H, 4 W]."""
         first = self.conv_first(pictures)
         features = first + self.conv_body(self.body(first))
         for enlarge in (self.conv_up1, self.conv_up2):

@@ -14,7 +14,7 @@ def normalise_tokens(
 ) -> jax.Array:
     """Apply layer norm to `tokens` [B, S, D] with `scale` and `shift` [D]. Without a `shift`, apply RMS norm with `scale`.
 
-    Runs a Pallas kernel, so `layout.uses_tpu_passes` must be true for the tokens' dtype.
+    `layout.uses_tpu_passes` must be true for the tokens' dtype.
     """
     norm = functools.partial(rms_norm if shift is None else layer_norm, eps=eps, use_pallas=True)
     vectors = (scale,) if shift is None else (scale, shift)

@@ -1,8 +1,7 @@
 """Run a PyTorch function as one operation of a compiled CPU program. The function reads and writes XLA's buffers in place.
 
-The operation is a named custom call and not a `jax.pure_callback`, because JAX's persistent compilation cache excludes programs
-with callbacks. The structures in this module are structures of XLA's foreign function interface (FFI), major version 0. They are
-declared in `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
+The operation is a named custom call, because JAX's persistent compilation cache excludes programs with `jax.pure_callback`. The
+structures belong to XLA's foreign function interface (FFI), version 0, in `xla/ffi/api/c_api.h` in `jax.ffi.include_dir()`.
 """
 
 import ctypes
@@ -24,25 +23,22 @@ _DTYPES = {11: torch.float32, 16: torch.bfloat16}  # keys are values of XLA_FFI_
 class TorchCall:
     """A PyTorch `function(result, *operands)` on tensors, which fills `result`.
 
-    `name` identifies the function, also in programs that another process has compiled. Two functions must not have the same name.
-    The function runs in one of XLA's threads. It must not keep its tensors or call jax. The program raises the function's error
-    as jax.errors.JaxRuntimeError, with the same text.
+    `name` must be unique, also among programs that another process has compiled. The function runs in one of XLA's threads. It
+    must not keep its tensors or call jax. The program raises the function's error as jax.errors.JaxRuntimeError.
     """
 
     name: str
     function: Callable[..., None]
 
     def __call__(self, result: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
-        """Return the array that the function fills, with the shape and dtype of `result`. All arrays must be float32 or bfloat16.
-        Works only in programs for a CPU."""
+        """Return the array that the function fills. All arrays must be float32 or bfloat16, and the program must be for a CPU."""
         _register(self)
         return jax.ffi.ffi_call(self.name, result, vmap_method="sequential")(*operands)
 
 
 @functools.cache
 def _register(call: TorchCall) -> object:
-    """Register the call with XLA, once, and return the C function that XLA calls. XLA can call it as long as the process runs.
-    Therefore `functools.cache` must keep it alive."""
+    """Register the call with XLA, once, and return the C function that XLA calls. The cache keeps it alive."""
     handler = _Handler(functools.partial(_handle, call))
     jax.ffi.register_ffi_target(call.name, jax.ffi.pycapsule(handler), platform="cpu")
     return handler
@@ -120,28 +116,25 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 
 
 def _handle(call: TorchCall, frame_pointer) -> int | None:
-    """Run the call, or report the FFI's version if XLA requests it. Returns: None, or the address of an error, which XLA
-    frees."""
+    """Run the call, or report the FFI's version if XLA requests it. Returns: None, or the address of an error."""
     frame = frame_pointer.contents
     extension = ctypes.cast(frame.extensions, ctypes.POINTER(_MetadataExtension))
     if extension and extension.contents.base.type == _METADATA_EXTENSION:
-        _report_version(extension.contents.metadata.contents)
+        metadata = extension.contents.metadata.contents
+        metadata.api_version.major, metadata.api_version.minor = _API_VERSION
+        metadata.traits = metadata.state = 0
         return None
     try:
         with torch.inference_mode():
-            call.function(*_as_tensors(frame.results), *_as_tensors(frame.operands))
+            buffers = (
+                all_of.values[index].contents for all_of in (frame.results, frame.operands) for index in range(all_of.size)
+            )
+            call.function(*map(_as_tensor, buffers))
         return None
     except BaseException as error:  # even KeyboardInterrupt: XLA calls this function, so no Python code could catch the error
-        return _create_error(frame.api.contents, f"{call.name}: {type(error).__name__}: {error}")
-
-
-def _report_version(metadata: _Metadata) -> None:
-    metadata.api_version.major, metadata.api_version.minor = _API_VERSION
-    metadata.traits = metadata.state = 0
-
-
-def _as_tensors(buffers: _Buffers) -> list[torch.Tensor]:
-    return [_as_tensor(buffers.values[index].contents) for index in range(buffers.size)]
+        text = f"{call.name}: {type(error).__name__}: {error}".encode()
+        arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, _INTERNAL_ERROR)
+        return frame.api.contents.create_error(ctypes.byref(arguments))
 
 
 def _as_tensor(buffer: _Buffer) -> torch.Tensor:
@@ -149,9 +142,3 @@ def _as_tensor(buffer: _Buffer) -> torch.Tensor:
     shape, dtype = buffer.dims[: buffer.rank], _DTYPES[buffer.dtype]
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.frombuffer((ctypes.c_char * size_bytes).from_address(buffer.data), dtype=dtype).reshape(shape)
-
-
-def _create_error(api: _Api, message: str) -> int:
-    text = message.encode("utf-8")
-    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, text, _INTERNAL_ERROR)
-    return api.create_error(ctypes.byref(arguments))

@@ -1,15 +1,11 @@
-"""Attention over a sequence that is spread over chips: tokens are exchanged for heads and back.
+"""Attention over a sequence that is spread over chips: tokens are exchanged for heads and back (DeepSpeed-Ulysses,
+arXiv:2309.14509).
 
-Source: DeepSpeed-Ulysses, arXiv:2309.14509. If the number of heads is no multiple of the number of chips, smaller groups of chips
-exchange heads. They gather keys and values from the other groups.
-
-In shapes [B, S, W], W is the number of channels of all heads in the array. On a TPU, Pallas passes prepare the arrays for the
-attention kernel (`kernels.qkv`). They also compute `HeadBounds`: the largest norms of each head's queries and keys, and the
-largest magnitude of its values.
+If the number of heads is no multiple of the number of chips, smaller groups of chips exchange heads. They gather keys and values
+from the other groups. In shapes [B, S, W], W is the number of channels of all heads in the array.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 
@@ -21,30 +17,31 @@ from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout, as_leaf, partition
 from kernels.attention import add_gated_tiles, select_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
+Projected = tuple[jax.Array, jax.Array, jax.Array]
+"""Query, key and value, each [B, S, W]."""
+Pair = tuple[jax.Array, jax.Array]
+"""The weights of the norms of query and key, or cosine and sine of the rotary embedding."""
+
 
 def self_attention(
-    layout: Layout,
-    attend: Callable,
-    projected: tuple[jax.Array, jax.Array, jax.Array],
-    norms: tuple[jax.Array, jax.Array],
-    tables: tuple[jax.Array, jax.Array],
-    eps: float,
-    head_width: int | None = None,
+    layout: Layout, attend: Callable, projected: Projected, norms: Pair, tables: Pair, eps: float, head_width: int | None = None
 ) -> jax.Array:
     """Compute the self-attention [B, S, W] of a sequence. `projected` are its query, key and value, each [B, S, W].
 
-    Every chip applies the norms and the rotary embedding to its own tokens, then exchanges tokens for heads. After the exchange,
-    each chip has some of the heads. It has the keys and values of all tokens, and the queries of the tokens of its group of chips
-    (see `OwnHeads`). If all chips form one group, the chip has the queries of all tokens.
-
-    The chip then calls `attend(query, key, value, bounds)`. The first three arrays are [B, tokens, channels of the chip's heads].
-    `bounds` are the `HeadBounds` of the chip's heads, None if no Pallas pass prepared the arrays. The chips exchange the results
-    of `attend` back.
+    Every chip applies the norms and the rotary embedding to its own tokens, then exchanges tokens for heads (see `OwnHeads`), and
+    calls `attend(query, key, value, bounds)`. The first three arrays are [B, tokens, channels of the chip's heads]. `bounds` are
+    the `HeadBounds` of these heads, None if no Pallas pass prepared the arrays. The chips exchange the results of `attend` back.
 
     `norms` are the weights [W] of the RMS norms of query and key. `tables` are cosine and sine of the rotary embedding, [S, D],
     where a head has D channels. With a `head_width` they are [S, W / 2] (see `kernels.qkv.Preparation`).
     """
-    local = functools.partial(_local_attention, layout=layout, attend=attend, eps=eps, head_width=head_width)
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
+
+    def local(projected, norms, tables) -> jax.Array:
+        own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
+        attended = attend(own.query, own.key, own.value, own.bounds)
+        return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
+
     flat, norm = partition("branches", "tokens", "heads"), partition("heads")
     table = partition("tokens", None if head_width is None else "heads")
     return layout.on_each_chip(local, ((flat,) * 3, (norm,) * 2, (table,) * 2), flat)(projected, norms, tables)
@@ -54,9 +51,8 @@ def self_attention(
 class OwnHeads:
     """Query, key and value of the heads whose attention one chip computes, each [B, tokens, W], with W channels of these heads.
 
-    The chip's group is the set of chips that exchange heads with each other, and `group` is the number of its chips. `query` has
-    the tokens of the group, `key` and `value` have all tokens. `mean` [B, 1, W] is the mean key that was subtracted from the
-    keys. None if no mean was subtracted, or if the caller does not need it.
+    `group` is the number of chips that exchange heads with each other. `query` has the tokens of the group, `key` and `value`
+    have all tokens. `mean` [B, 1, W] is the mean key that was subtracted from the keys, None if none was or if it is not needed.
     """
 
     query: jax.Array
@@ -81,9 +77,7 @@ def prepare_own_heads(
 ) -> OwnHeads:
     """Apply the norms and the rotary embedding to this chip's tokens, and exchange tokens for heads.
 
-    The chips of a group exchange heads with each other. The number of chips in a group is the greatest common divisor of the
-    number of heads and sp. Every group has the queries of its own tokens, and gathers the keys and values of all groups. With
-    `needs_mean`, the result contains the mean key if it was subtracted from the keys.
+    The number of chips in a group is the greatest common divisor of the number of heads and sp.
     """
     sp, tp = layout.size("sp"), layout.size("tp")
     heads = projected[0].shape[2] // (head_width or tables[0].shape[1])
@@ -109,16 +103,6 @@ def prepare_own_heads(
     return OwnHeads(query=query, key=key, value=value, bounds=bounds, group=group, mean=mean)
 
 
-def _local_attention(
-    projected, norms, tables, *, layout: Layout, attend: Callable, eps: float, head_width: int | None
-) -> jax.Array:
-    """Compute one chip's part of `self_attention`."""
-    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, head_width=head_width)
-    attended = attend(own.query, own.key, own.value, own.bounds)
-    return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseHeadsResult:
     """The sparse attention of one chip's heads.
@@ -126,8 +110,7 @@ class SparseHeadsResult:
     Attributes:
         attended: the attention to tokens, [B, tokens, W].
         tiles: the attention between tiles of tokens, [B, tiles, W], only for methods that multiply it by a gate (VSA).
-        counts: two totals of Sol-Attn, [2] float32: the number of key blocks with exact attention, and the number of key blocks
-            that qualified for it but exceeded the limit. None for other methods.
+        counts: the two totals of `sol_attention`, [2] float32. None for other methods.
     """
 
     attended: jax.Array
@@ -138,9 +121,9 @@ class SparseHeadsResult:
 def sparse_self_attention(
     layout: Layout,
     attend: Callable[..., SparseHeadsResult],
-    projected: tuple[jax.Array, jax.Array, jax.Array],
-    norms: tuple[jax.Array, jax.Array],
-    tables: tuple[jax.Array, jax.Array],
+    projected: Projected,
+    norms: Pair,
+    tables: Pair,
     eps: float,
     shared: tuple[jax.Array, ...],
     gate: jax.Array | None = None,
@@ -149,14 +132,24 @@ def sparse_self_attention(
     """Compute the self-attention [B, S, W] of a sequence, with `attend` selecting the keys that each query sees.
 
     Each chip calls `attend(own, first_query, *shared)` with its heads (`OwnHeads`), the index of its first query's token, and the
-    replicated arrays `shared`. With `has_counts`, the second result is the sum of all chips' `SparseHeadsResult.counts`,
-    otherwise None. The other arguments are described in `self_attention`.
+    replicated arrays `shared`. With `has_counts`, the second result is the sum of all chips' `SparseHeadsResult.counts`. The
+    other arguments are described in `self_attention`.
 
-    With `gate` [B, S, W], the attention between tiles is multiplied by the gate and added to the attention to tokens. Chips do
-    this after they have exchanged heads back for tokens, so that they need not exchange the gate. Every chip must have whole
-    tiles.
+    The attention between tiles is multiplied by `gate` [B, S, W] and added to the attention to tokens. The chips have then
+    exchanged heads back for tokens, so that they need not exchange the gate. Every chip must have whole tiles.
     """
-    local = functools.partial(_local_sparse_attention, layout=layout, attend=attend, eps=eps)
+    use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
+
+    def local(projected, norms, tables, shared, gate) -> tuple[jax.Array, jax.Array | None]:
+        own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
+        first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
+        result = attend(own, first_query, *shared)
+        attended = exchange_for_tokens(result.attended, own.group, sp, use_pallas=use_pallas)
+        if gate is not None:
+            assert result.tiles is not None, "a method with a gate returns the attention of tiles"
+            attended = add_gated_tiles(attended, exchange_for_tokens(result.tiles, own.group, sp, use_pallas=False), gate)
+        return attended, None if result.counts is None else result.counts[None]
+
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, (P(),) * len(shared), None if gate is None else flat)
     every_chip = P(tuple(layout.mesh.axis_names)) if has_counts else None
@@ -164,32 +157,8 @@ def sparse_self_attention(
     return attended, None if counts is None else counts.sum(0)
 
 
-def _local_sparse_attention(
-    projected,
-    norms,
-    tables,
-    shared: tuple[jax.Array, ...],
-    gate: jax.Array | None,
-    *,
-    layout: Layout,
-    attend: Callable[..., SparseHeadsResult],
-    eps: float,
-) -> tuple[jax.Array, jax.Array | None]:
-    """Compute one chip's part of `sparse_self_attention`, and `SparseHeadsResult.counts` as [1, 2], or None."""
-    use_pallas, sp = layout.uses_tpu_passes(projected[0].dtype), layout.size("sp")
-    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, needs_mean=True)
-    first_query = 0 if own.group == sp else jax.lax.axis_index("sp") // own.group * own.query.shape[1]
-    result = attend(own, first_query, *shared)
-    attended = exchange_for_tokens(result.attended, own.group, sp, use_pallas=use_pallas)
-    if gate is not None:
-        assert result.tiles is not None, "a method with a gate returns the attention of tiles"
-        attended = add_gated_tiles(attended, exchange_for_tokens(result.tiles, own.group, sp, use_pallas=False), gate)
-    return attended, None if result.counts is None else result.counts[None]
-
-
 def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
-    """Concatenate the tokens of all groups of chips. `array` [B, S, W] has the tokens of this chip's group, with this chip's
-    heads."""
+    """Concatenate the tokens of all groups of chips. `array` [B, S, W] has the tokens of this chip's group."""
     if group == sp:
         return array
     across = [list(range(offset, sp, group)) for offset in range(group)]
@@ -201,11 +170,9 @@ def gather_groups(array: jax.Array, group: int, sp: int) -> jax.Array:
 class KeyRing:
     """A ring buffer of the keys and values of a video's last frames in every layer, each [layers, chips, tokens, W].
 
-    The axis `chips` has one entry for each chip on sp: the heads whose attention the chip computes. W is the number of channels
-    of these heads.
-
-    `largest` [layers, chips, 2, heads] float32 contains two numbers for each head: the largest Euclidean norm of its keys so far,
-    and the largest magnitude of its values. The TPU's attention kernel needs them. None if this kernel is not used.
+    The axis `chips` has one entry for each chip on sp, and W is the number of channels of the heads whose attention it computes.
+    `largest` [layers, chips, 2, heads] float32 are the largest Euclidean norm of each head's keys so far, and the largest
+    magnitude of its values. None if the TPU's attention kernel is not used.
     """
 
     key: jax.Array
@@ -219,10 +186,8 @@ RING = partition(None, "tokens", None, "heads")  # partition of each array of a 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RingPlace:
-    """The position of a video block's tokens in a `KeyRing`.
-
-    `layer` is the index of the layer. `starts` [F] are the positions in the ring of the first tokens of the block's F frames.
-    `count` is the number of tokens that the ring contains after the block is written.
+    """The position of a video block's tokens in a `KeyRing`. `layer` is the index of the layer. `starts` [F] are the positions of
+    the first tokens of the block's F frames. `count` is the number of tokens in the ring after the block is written.
     """
 
     layer: jax.Array
@@ -231,7 +196,6 @@ class RingPlace:
 
 
 def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, heads: int, dtype: jnp.dtype) -> KeyRing:
-    """Return the shapes and shardings of a ring for `num_tokens` tokens of a transformer with `width` channels."""
     sp, tp = layout.size("sp"), layout.size("tp")
     shape = (num_layers, sp, num_tokens, width // math.gcd(heads // tp, sp))
     array = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING)))
@@ -245,9 +209,9 @@ def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, 
 def ring_attention(
     layout: Layout,
     attend: Callable,
-    projected: tuple[jax.Array, jax.Array, jax.Array],
-    norms: tuple[jax.Array, jax.Array],
-    tables: tuple[jax.Array, jax.Array],
+    projected: Projected,
+    norms: Pair,
+    tables: Pair,
     eps: float,
     num_tokens: int,
     ring: KeyRing,
@@ -257,49 +221,42 @@ def ring_attention(
     ring.
 
     The first `num_tokens` tokens of the block are real, the others are padding. `attend(query, keys, values, place, bounds)` gets
-    the keys and values of all layers, [layers, B, S_kv, W]. `attend` must use the first `place.count` keys of the
-    layer `place.layer`. The other arguments are described in `self_attention`.
+    the keys and values of all layers, [layers, B, S_kv, W], and must use the first `place.count` keys of the layer `place.layer`.
+    The other arguments are described in `self_attention`.
     """
-    local = functools.partial(_local_ring_attention, layout=layout, attend=attend, eps=eps, num_tokens=num_tokens)
+    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
+
+    def local(projected, norms, tables, ring: KeyRing, place: RingPlace) -> tuple[jax.Array, KeyRing]:
+        # The mean key is not subtracted, because the ring contains keys of several video blocks, each with another mean key.
+        own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
+        frame, nothing = num_tokens // len(place.starts), jnp.int32(0)
+
+        def written(kept: jax.Array, array: jax.Array) -> jax.Array:
+            for index in range(len(place.starts)):
+                part = array[None, :, index * frame : (index + 1) * frame].astype(kept.dtype)
+                kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, nothing, place.starts[index], nothing))
+            return kept
+
+        bounds, largest = own.bounds, ring.largest
+        if bounds is not None:
+            assert largest is not None, "the passes that give bounds keep them"
+            here = jnp.maximum(select_layer(largest, place.layer), jnp.stack([bounds.key, bounds.value], axis=1))
+            largest = jax.lax.dynamic_update_slice(largest, here[None], (place.layer, nothing, nothing, nothing))
+            bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])
+        ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value), largest=largest)
+        attended = attend(own.query, ring.key, ring.value, place, bounds)
+        return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas), ring
+
     flat, norm, table = partition("branches", "tokens", "heads"), partition("heads"), partition("tokens", None)
     specs = ((flat,) * 3, (norm,) * 2, (table,) * 2, RING, P())
     return layout.on_each_chip(local, specs, (flat, RING))(projected, norms, tables, ring, place)
 
 
-def _local_ring_attention(
-    projected, norms, tables, ring: KeyRing, place: RingPlace, *, layout: Layout, attend: Callable, eps: float, num_tokens: int
-) -> tuple[jax.Array, KeyRing]:
-    """Compute one chip's part of `ring_attention`.
-
-    `self_attention` subtracts the mean key from all keys, which makes the TPU kernel faster. This function does not, because the
-    ring contains keys of several video blocks, and each block has another mean key.
-    """
-    use_pallas = layout.uses_tpu_passes(projected[0].dtype)
-    own = prepare_own_heads(projected, norms, tables, layout=layout, eps=eps, use_pallas=use_pallas, centres_keys=False)
-    frame, nothing = num_tokens // len(place.starts), jnp.int32(0)
-
-    def written(kept: jax.Array, array: jax.Array) -> jax.Array:
-        for index in range(len(place.starts)):
-            part = array[None, :, index * frame : (index + 1) * frame].astype(kept.dtype)
-            kept = jax.lax.dynamic_update_slice(kept, part, (place.layer, nothing, place.starts[index], nothing))
-        return kept
-
-    bounds, largest = own.bounds, ring.largest
-    if bounds is not None:
-        assert largest is not None, "the passes that give bounds keep them"
-        here = jnp.maximum(select_layer(largest, place.layer), jnp.stack([bounds.key, bounds.value], axis=1))
-        largest = jax.lax.dynamic_update_slice(largest, here[None], (place.layer, nothing, nothing, nothing))
-        bounds = HeadBounds(query=bounds.query, key=here[:, 0], value=here[:, 1])
-    ring = KeyRing(key=written(ring.key, own.key), value=written(ring.value, own.value), largest=largest)
-    attended = attend(own.query, ring.key, ring.value, place, bounds)
-    return exchange_for_tokens(attended, own.group, layout.size("sp"), use_pallas=use_pallas), ring
-
-
 def exchange_for_heads(grouped: jax.Array, group: int, sp: int) -> jax.Array:
     """Exchange tokens for heads between the chips of a group.
 
-    `grouped` [group, B, S, W / group] contains this chip's tokens with all heads, divided into one part for each chip of the
-    group. The result contains this chip's heads, for all tokens of the group, [B, group * S, W / group].
+    `grouped` has this chip's tokens, with one part of the heads for each chip. The result has this chip's heads for all tokens of
+    the group, [B, group * S, W / group].
     """
     exchanged = _exchange_parts(grouped, group, sp)
     return jnp.moveaxis(exchanged, 0, 1).reshape(grouped.shape[1], -1, grouped.shape[3])
@@ -326,7 +283,7 @@ def cross_attention(
 ) -> jax.Array:
     """Compute cross-attention: each chip calls `attend(query, key, value, bias)` for its own tokens and the whole text.
 
-    `query` is partitioned as `HEADS`, `key` and `value` as `TEXT_HEADS`. `bias` is [B, 1, 1, L] or None, for a text of L tokens.
+    `query` is partitioned as `HEADS`, `key` and `value` as `TEXT_HEADS`. `bias` is [B, 1, 1, L] or None.
     """
     specs = (HEADS, TEXT_HEADS, TEXT_HEADS, None if bias is None else partition("branches"))
     return layout.on_each_chip(attend, specs, HEADS)(query, key, value, bias)

@@ -1,12 +1,11 @@
 """Work on arrays, written as generators that can either run or only describe the shapes of their results.
 
-A piece of work is a generator. It yields effects (operations of the host or the devices) and receives their results. The results
-are arrays if the work runs, otherwise their shapes and shardings (`jax.ShapeDtypeStruct`). The same generator determines which
-programs run and which programs are compiled ahead, so that both are the same programs.
+A generator yields effects (operations of the host or the devices) and receives their results: arrays if the work runs, otherwise
+their shapes and shardings. So the programs that run and the programs that are compiled ahead are the same.
 """
 
 import dataclasses
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -21,17 +20,14 @@ from backend.runtime.program import Program
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Run a program and return its result."""
-
     program: Program
     arguments: tuple
 
 
 @dataclasses.dataclass(frozen=True)
 class OnHost:
-    """Compute `function(numpy, *arguments)` on the host from the arguments' values.
-
-    If only shapes are known, `jax.numpy` is passed instead, so the function must use its first argument for all array operations.
+    """Compute `function(numpy, *arguments)` on the host from the arguments' values. If only shapes are known, `jax.numpy` is
+    passed, so the function must use its first argument for all array operations.
     """
 
     function: Callable
@@ -40,8 +36,6 @@ class OnHost:
 
 @dataclasses.dataclass(frozen=True)
 class Put:
-    """Move a tree of arrays to one sharding."""
-
     tree: Any
     sharding: jax.sharding.Sharding
 
@@ -82,31 +76,42 @@ def run(work: Effects[Result], is_stopped: Callable[[], bool] = lambda: False) -
         if is_stopped():
             work.close()
             raise Stopped
-        return _run_effect(effect)
+        match effect:
+            case Call(program, arguments):
+                return program(*arguments)
+            case OnHost(function, arguments):
+                return function(np, *jax.tree.map(np.asarray, arguments))
+            case Put(tree, sharding):
+                return put(tree, sharding)
+            case Zeros(tree):
+                return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), tree)
+            case Make(function, _):
+                return function()
+            case Wait(tree):
+                jax.block_until_ready(tree)
+                return None
 
     return _drive(work, answer)
 
 
 def describe(work: Effects[Result]) -> Result:
-    """Return the shapes and shardings of the work's result. Compiles and runs nothing."""
     return _drive(work, describe_effect)
 
 
-def list_calls(work: Work) -> list[Call]:
-    """Return the program calls of this work in order. Runs nothing: the generator receives only shapes."""
-    calls: list[Call] = []
-
-    def answer(effect: Effect) -> object:
+def list_calls(work: Work) -> Iterator[Call]:
+    """Yield the program calls of this work in order. Runs nothing: the generator `work` receives only shapes."""
+    result = None
+    while True:
+        try:
+            effect = work.send(result)
+        except StopIteration:
+            return
         if isinstance(effect, Call):
-            calls.append(effect)
-        return describe_effect(effect)
-
-    _drive(work, answer)
-    return calls
+            yield effect
+        result = describe_effect(effect)
 
 
 def describe_effect(effect: Effect) -> object:
-    """Return the shapes and shardings of one effect's result."""
     match effect:
         case Call(program, arguments):
             return program.describe(*arguments)
@@ -117,23 +122,6 @@ def describe_effect(effect: Effect) -> object:
         case Zeros(tree) | Make(_, tree):
             return tree
         case Wait():
-            return None
-
-
-def _run_effect(effect: Effect) -> object:
-    match effect:
-        case Call(program, arguments):
-            return program(*arguments)
-        case OnHost(function, arguments):
-            return function(np, *jax.tree.map(np.asarray, arguments))
-        case Put(tree, sharding):
-            return put(tree, sharding)
-        case Zeros(tree):
-            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), tree)
-        case Make(function, _):
-            return function()
-        case Wait(tree):
-            jax.block_until_ready(tree)
             return None
 
 

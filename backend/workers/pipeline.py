@@ -106,9 +106,14 @@ def import_pipeline(
     if module is not None:
         stand_in = importlib.import_module(module)
         return Pipeline(**{one.name: getattr(stand_in, one.name) for one in fields(Pipeline)})
-    from backend.runtime.hosts import Place, join_hosts
+    from backend.runtime.hosts import Place
 
-    own = Place() if place is None else join_hosts(place.index, place.count, place.coordinator, place.bind)
+    own = Place()
+    if place is not None:  # before jax looks for devices, so that it sees the devices of all hosts
+        import jax
+
+        jax.distributed.initialize(place.coordinator, place.count, place.index, coordinator_bind_address=place.bind)
+        own = Place(index=place.index, count=place.count)
     from backend.pipeline.instant import generate_draft
     from backend.pipeline.live import live
     from backend.pipeline.load import load

@@ -13,8 +13,8 @@ import torch
 
 from backend.models.common.flat_attention import FEW_KEYS, Positions, as_array, attend_flat
 from backend.runtime.cpu_attention import attention
-from backend.runtime.joint_attention import Joining, Stream, joint_attention, text_attention
-from backend.runtime.mesh import TEXT_HEADS, Layout
+from backend.runtime.joint_attention import Joining, Stream, joint_attention
+from backend.runtime.mesh import TEXT_HEADS, Layout, partition
 from backend.runtime.torch_modules import torchax
 from backend.runtime.ulysses import OwnHeads
 from kernels.attention import AttentionOptions, KvLengths, SparseHeads, ssta_attention
@@ -62,7 +62,9 @@ class TextAttention:
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None) -> torch.Tensor:
         query, key, value = (self._to_heads(project(hidden_states), attn) for project in (attn.to_q, attn.to_k, attn.to_v))
-        attended = text_attention(self._layout, _attend_to_text, query, key, value, as_array(attention_mask))
+        specs = (*[TEXT_HEADS] * 3, partition("branches"))
+        attend = self._layout.on_each_chip(_attend_to_text, specs, TEXT_HEADS)
+        attended = attend(query, key, value, as_array(attention_mask))
         flat = attended.reshape(*attended.shape[:2], -1)
         return attn.to_out[0](torchax().interop.torch_view(flat))
 

@@ -23,7 +23,7 @@ from backend.runtime.kernel_fallbacks import KERNELS
 from backend.runtime.mesh import Layout, MeshPlan
 from backend.runtime.program import Program
 from backend.runtime.ulysses import self_attention, sparse_self_attention
-from kernels.attention import block_sparse, block_sparse_tpu
+from kernels.attention import block_sparse_tpu
 
 TOKENS, HEADS, HEAD = 1024, 2, 128
 LITTLE = 64 * 1024  # bytes of vector memory, too few for each of our kernels
@@ -39,7 +39,7 @@ def refuse(what: str) -> None:
     elif what == "passes":
         kernels.qkv.VMEM_LIMIT_BYTES = LITTLE
     elif what == "sparse":
-        block_sparse.VMEM_LIMIT_BYTES = dict.fromkeys(block_sparse.VMEM_LIMIT_BYTES, LITTLE)
+        kernels.attention.api.VMEM_LIMIT_BYTES = dict.fromkeys(kernels.attention.api.VMEM_LIMIT_BYTES, LITTLE)
         block_sparse_tpu.RESERVED_BYTES = -(2**30)  # or the project itself would not use the kernel
     else:  # the passes of sparse attention are the kernels without a limit of their own
         pltpu.CompilerParams = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=LITTLE)

@@ -10,10 +10,7 @@ KNOWN = {"text": 30.0, "step": 60.0, "decoder": 90.0}
 
 
 def left(kinds: list[str], known: dict[str, float], *taken: float) -> float:
-    forecast = Forecast(kinds, known)
-    for seconds in taken:
-        forecast.record_finished(seconds)
-    return forecast.seconds_left
+    return Forecast(kinds, known, measured=list(taken)).seconds_left
 
 
 def test_before_the_first_program_only_what_is_known_counts():

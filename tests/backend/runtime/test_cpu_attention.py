@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 from backend.runtime import cpu_attention
-from backend.runtime.cpu_attention import attention, torch_attention
+from backend.runtime.cpu_attention import attention
 from kernels.attention import AttentionOptions, Call, TpuOptions
 from kernels.attention.reference import reference_attention
 
 SCALE = 128**-0.5
 EXPONENTIAL = 1.2e-6  # PyTorch's exponential is exact to 20 units in the last place of 24 bits
+
+
+def torch_attention(*arrays: jax.Array, num_keys: int | None = None) -> jax.Array:
+    return attention(*arrays, options=AttentionOptions(implementation="torch_cpu", num_keys=num_keys))
 
 
 def random_arrays(length_q: int, length_kv: int, dtype: str = "float32") -> list[jax.Array]:

@@ -70,7 +70,8 @@ def test_what_the_function_raises_is_told_and_the_next_call_works():
 PROGRAM = """
 import sys
 import jax, jax.numpy as jnp
-from backend.runtime.cpu_attention import torch_attention
+from backend.runtime.cpu_attention import attention
+from kernels.attention import AttentionOptions
 
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -78,7 +79,7 @@ hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
 arrays = [jnp.full((1, 64, 2, 128), value) for value in (0.1, 0.2, 0.3)]
 hits.clear()
-program = jax.jit(lambda *arrays: torch_attention(*arrays)).lower(*arrays).compile()
+program = jax.jit(lambda *arrays: attention(*arrays, options=AttentionOptions(implementation="torch_cpu"))).lower(*arrays).compile()
 print(len(hits), float(program(*arrays).mean()))
 """
 
