@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from backend.runtime.mesh import Layout, with_sharding
+from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
-from backend.runtime.work import Call, Effects, Work, Zeros
-from backend.sampling.solvers import SamplerState, StepInputs
-from backend.schemas.windows import Window, windows_at
+from backend.runtime.work import Work
+from backend.sampling.solvers import SamplerState
+from backend.schemas.windows import Window
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,23 +46,6 @@ def make_window_programs(layout: Layout, compiler: Compiler) -> WindowPrograms:
     cut = Program("a window of the latents", _cut, layout, key="window_cut", compiler=compiler)
     add = Program("the blend of windows", _add, layout, key="window_blend", donated=(0,), compiler=compiler)
     return WindowPrograms(cut=cut, add=add)
-
-
-def step_in_windows(
-    step: Program, weights: object, state: SamplerState, step_inputs: StepInputs, contexts: WindowContexts, index: int
-) -> Effects[SamplerState]:
-    """Take denoising step `index` in each window. Return the weighted sum of the windows' next sampler states. Yields work."""
-    lead = contexts.lead
-    windows = windows_at(index, state.sample.shape[2] - lead, contexts.length)
-    leading = np.full(lead, 1 / len(windows), np.float32) if lead else None
-    blend = yield Zeros(with_sharding(state, step.layout.replicated))
-    for window in windows:
-        begin, shares = np.int32(window.begin), np.array(window.weights, np.float32)
-        context = yield from contexts.for_window(window)
-        part = yield Call(contexts.programs.cut, (state, begin, shares, leading))
-        part = yield Call(step, (weights, part, step_inputs, context))
-        blend = yield Call(contexts.programs.add, (blend, part, begin, shares, leading))
-    return blend
 
 
 def _cut(state: SamplerState, begin: jax.Array, shares: jax.Array, leading: jax.Array | None) -> SamplerState:

@@ -181,26 +181,6 @@ class ClipTransformer(StackedTransformer):
     ) -> tuple[jax.Array, StepCache]:
         """Predict the velocity. The layers after the first may be skipped, see `backend.models.common.step_cache`."""
         tokens, time = self._begin(weights, latents, *times, context)
-        after, cache = self._reuse_or_run(weights, tokens, time, context, cache, threshold)
-        return self._finish(weights, after, time, context.positions, latents.shape), cache
-
-    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: object, context: object) -> jax.Array:
-        run_layer = self._layer_runner(time, context)
-        return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, self._layers(weights, context))[0][0]
-
-    def _reuse_or_run(
-        self,
-        weights: StackedWeights,
-        tokens: tuple[jax.Array, ...],
-        time: object,
-        context: Any,
-        cache: StepCache,
-        threshold: jax.Array,
-    ) -> tuple[jax.Array, StepCache]:
-        """Run the first layer. Then run the other layers, or reuse their change of the tokens (see `reuse_or_run`).
-
-        Returns the video's tokens after all layers, and the new cache.
-        """
         run_layer, layers = self._layer_runner(time, context), self._layers(weights, context)
 
         def run(index, tokens):
@@ -216,7 +196,11 @@ class ClipTransformer(StackedTransformer):
             first[0],
             lambda: jax.lax.fori_loop(1, self._model.config.num_layers, run, first)[0],
         )
-        return first[0] + rest, cache
+        return self._finish(weights, first[0] + rest, time, context.positions, latents.shape), cache
+
+    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: object, context: object) -> jax.Array:
+        run_layer = self._layer_runner(time, context)
+        return jax.lax.scan(lambda tokens, layer: (run_layer(tokens, layer), None), tokens, self._layers(weights, context))[0][0]
 
 
 def layer_at(layers: object, index: jax.Array | int) -> Any:

@@ -14,7 +14,6 @@ import numpy as np
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.arithmetic import encoder_flops
-from backend.models.common.context_windows import step_in_windows
 from backend.models.common.flat_attention import BlockCounts
 from backend.models.common.modules import to_transformers_5_name
 from backend.models.common.networks import DECODE, DENOISE, ENCODE, encoder_network, place_transformers, text_network
@@ -33,14 +32,14 @@ from backend.models.model import (
     Weights,
 )
 from backend.models.plans import plan_layouts
-from backend.runtime.mesh import Layout
-from backend.runtime.work import Call, Effects, Work
+from backend.runtime.mesh import Layout, with_sharding
+from backend.runtime.work import Call, Effects, Work, Zeros
 from backend.sampling.fresh_noise import make_fresh_noise
 from backend.sampling.solvers import ADDS_NOISE, SamplerState, StepInputs, add_noise, schedule_for_request, start_state
 from backend.schemas.progressive import request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan, num_zero_steps
-from backend.schemas.windows import step_geometry
+from backend.schemas.windows import step_geometry, windows_at
 from backend.weights.host_offload import device_bytes
 from backend.weights.stacked import StackedWeights, Stacks
 
@@ -219,7 +218,17 @@ class WholeClipModel:
         if step_context.copies:
             own = own.with_stacks(step_context.copies)
         if request.window_frames is not None:
-            return (yield from step_in_windows(programs.step, own, state, step_inputs, step_context.context, index)), None
+            contexts = step_context.context
+            windows = windows_at(index, state.sample.shape[2] - contexts.lead, contexts.length)
+            leading = np.full(contexts.lead, 1 / len(windows), np.float32) if contexts.lead else None
+            blend = yield Zeros(with_sharding(state, programs.layout.replicated))
+            for window in windows:
+                place = np.int32(window.begin), np.array(window.weights, np.float32), leading
+                context = yield from contexts.for_window(window)
+                part = yield Call(contexts.programs.cut, (state, *place))
+                part = yield Call(programs.step, (own, part, step_inputs, context))
+                blend = yield Call(contexts.programs.add, (blend, part, *place))
+            return blend, None
         arguments = (own, state, step_inputs, step_context.context)
         if isinstance(step_state, BlockCounts):
             return (yield Call(programs.sparse_step, (*arguments, step_state)))

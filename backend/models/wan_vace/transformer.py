@@ -81,7 +81,9 @@ class ControlledDenoiser(Denoiser):
             attn.set_processor(KernelAttention(layout))
         self._segments = tuple(group_layers(self._model.config.vace_layers, self._model.config.num_layers))
 
-    def _after_layers(self, weights: StackedWeights, tokens: tuple[jax.Array], time: Any, context: ControlContext) -> jax.Array:
+    def _after_layers(
+        self, weights: StackedWeights, tokens: tuple[jax.Array, ...], time: Any, context: ControlContext
+    ) -> jax.Array:
         outer, text, positions, (hidden,) = weights.outer, context.text, context.positions, tokens
         kernel, bias = outer["vace_patch_embedding.weight"], outer["vace_patch_embedding.bias"]
         patches = to_patches(context.control.astype(kernel.dtype), self._patch)
@@ -114,20 +116,21 @@ class ControlledDenoiser(Denoiser):
             (hidden, control), _ = jax.lax.scan(one_segment, (hidden, control), (controls, layers))
         return hidden
 
-    def _reuse_or_run(
+    def cached_velocity(
         self,
         weights: StackedWeights,
-        tokens: tuple[jax.Array],
-        time: Any,
+        latents: jax.Array,
+        times: tuple[jax.Array, ...],
         context: ControlContext,
         cache: StepCache,
         threshold: jax.Array,
     ) -> tuple[jax.Array, StepCache]:
         """See `ClipTransformer`. To decide, the first layer runs without its hint, and maybe a second time with all layers."""
-        first = self._run_indexed_layer(weights, time, context, tokens[0], 0)
-        num_tokens, run_all = context.positions.num_tokens, functools.partial(self._after_layers, weights, tokens, time, context)
-        rest, cache = reuse_or_run(self._layout, cache, threshold, num_tokens, tokens[0], first, run_all)
-        return first + rest, cache
+        tokens, time = self._begin(weights, latents, *times, context)
+        first, positions = self._run_indexed_layer(weights, time, context, tokens[0], 0), context.positions
+        run_all = functools.partial(self._after_layers, weights, tokens, time, context)
+        rest, cache = reuse_or_run(self._layout, cache, threshold, positions.num_tokens, tokens[0], first, run_all)
+        return self._finish(weights, first + rest, time, positions, latents.shape), cache
 
     def _run_indexed_layer(
         self, weights: StackedWeights, time: Any, context: ControlContext, hidden: jax.Array, index: jax.Array | int
