@@ -30,8 +30,7 @@ from wan_ui.queue.panel import build_queue
 from wan_ui.routes.api import add_api
 from wan_ui.services.presets import CanRun
 from wan_ui.services.studio_context import StudioContext
-from wan_ui.stage.handlers import StageHandlers
-from wan_ui.stage.panel import build_stage
+from wan_ui.stage.handlers import StageHandlers, build_stage
 from wan_ui.view import FORM, Panel, Shell, View, column_classes
 from wan_ui.views import VIEWS
 
@@ -116,15 +115,10 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
     stage.follow_after(opened)
     page.form.estimate_after(opened)
     _act_event(act, "tick")(page.tick, page.inputs, page.tick_outputs, **RAW, **LAST)
-    rewriting = RewriteHandlers(context=page.context, form=page.form.form)
-    rewriting.wire()
-    _act_event(act, "rewrite")(rewriting.act, {page.form.form.prompt.prompt}, rewriting.outputs, **EACH)
-    batch = BatchHandlers(context=page.context, form=page.form.form, message=page.form.message)
-    batch.wire()
-    _act_event(act, "batch")(batch.act, batch.inputs, batch.outputs, **EACH)
-    instant = InstantHandlers(context=page.context, form=page.form.form)
-    instant.wire()
-    _act_event(act, "instant")(instant.act, instant.inputs, instant.outputs, **EACH)
+    context, form = page.context, page.form.form
+    RewriteHandlers(context=context, form=form).wire(_act_event(act, "rewrite"))
+    BatchHandlers(context=context, form=form, message=page.form.message).wire(_act_event(act, "batch"))
+    InstantHandlers(context=context, form=form).wire(_act_event(act, "instant"))
 
 
 def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
@@ -132,7 +126,8 @@ def _wire_form_acts(act: gr.HTML, form: FormHandlers) -> None:
     for group, handler in (("fill", form.loading.act), ("drop", form.loading.drop)):
         form.show_editing_after(_act_event(act, group)(handler, None, form.loading.outputs, **EACH))
     _act_event(act, "estimate")(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)
-    _act_event(act, "own")(form.own_presets.act, form.form.inputs, form.own_presets.outputs, **RAW)
+    outputs = [*form.loading.outputs, form.form.own_presets]
+    _act_event(act, "own")(form.own_presets.act, form.form.inputs, outputs, **RAW)
 
 
 def _wire_queue_acts(act: gr.HTML, page: PageHandlers, stage: StageHandlers) -> None:

@@ -49,19 +49,16 @@ class Axis:
     text: str = ""
     presets: tuple[str, ...] = ()
 
-    def with_fixed_seeds(self) -> "Axis":
-        """Return the axis, with random seeds if the visitor varies the seed and typed no values.
-
-        Every row or column of the grid then has the same seeds.
-        """
-        return replace(self, text=", ".join(map(str, _parse_seeds(self.text)))) if self.what == "seed" else self
-
 
 def grid_requests(base: GenerationRequest, across: Axis, down: Axis) -> tuple[list[GenerationRequest], int]:
     """Return the requests of a grid, row by row, and the number of columns. Raises: RequestError."""
     if across.what == down.what:
         raise RequestError(f"{down.what} was chosen", "for the columns and for the rows", "choose two different settings")
-    across, down = across.with_fixed_seeds(), down.with_fixed_seeds()
+    # Seeds that are not typed are random. Every row or column has the same seeds.
+    across, down = (
+        replace(axis, text=", ".join(map(str, _parse_seeds(axis.text)))) if axis.what == "seed" else axis
+        for axis in (across, down)
+    )
     columns = [
         varied_requests(one, down.what, down.text, [])
         for one in varied_requests(base, across.what, across.text, [*across.presets])

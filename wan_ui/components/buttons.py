@@ -2,19 +2,8 @@
 
 A button names its act in `data-act` ("group:what") and its job in `data-job`, with an optional `data-value`. The page's script
 sends each press to the component of `build_act`, which triggers the Gradio event of the group. So panels are plain HTML, and each
-group has one handler with its own outputs.
-
-Groups that all views share:
-`queue`: move, star or delete a job.
-`show`: show a job on the stage.
-`fill`: load settings into the form.
-`choose`: choose the form's preset.
-`again`: queue a video again.
-`own`: save, load or delete the visitor's named presets.
-`drop`: open a file that was dropped on the page and uploaded.
-`rewrite`: stop, use or undo a suggestion for the prompt.
-`instant`: generate or stop an instant draft.
-Views define more groups.
+group has one handler with its own outputs. Groups of all views are `FORM_ACTS` (`wan_ui.form.handlers`) and `QUEUE_ACTS`
+(`wan_ui.queue.handlers`). Views define more groups.
 """
 
 from collections.abc import Sequence
@@ -60,25 +49,22 @@ def icon_button(act: str, name: str, label: str, **data: str) -> str:
     return quiet_button(name, label, _data_attributes(act, data))
 
 
-def quiet_button(name: str, label: str, attributes: str) -> str:
-    """Render an icon button with these HTML attributes."""
-    return _render_icon_button("quiet-button", label, attributes, name)
+def quiet_button(name: str, label: str, attributes: str, *, kind: str = "", pressed_icon: str = "") -> str:
+    """Render an icon button with these HTML attributes. `kind` is another CSS class."""
+    words, drawings = escape(label), icon(name) + (icon(pressed_icon) if pressed_icon else "")
+    classes = f"quiet-button {kind}".rstrip()
+    return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawings}</button>'
 
 
 def sound_button(label: str, attributes: str) -> str:
     """Render a speaker button. The speaker is crossed out until the button is pressed."""
-    return _render_icon_button("quiet-button sound-button", label, f'aria-pressed="false" {attributes}', "sound", "muted")
+    return quiet_button("sound", label, f'aria-pressed="false" {attributes}', kind="sound-button", pressed_icon="muted")
 
 
 def play_button(texts: Texts, attributes: str) -> str:
     """Render a play button. While the video plays, the page's script shows a pause icon and label."""
     words = f'data-words="{escape(texts.play)}" data-pause-words="{escape(texts.pause)}"'
-    return _render_icon_button("quiet-button play-button", texts.play, f"{words} {attributes}", "play", "pause")
-
-
-def _render_icon_button(classes: str, label: str, attributes: str, *icons: str) -> str:
-    words, drawings = escape(label), "".join(map(icon, icons))
-    return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawings}</button>'
+    return quiet_button("play", texts.play, f"{words} {attributes}", kind="play-button", pressed_icon="pause")
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:

@@ -22,9 +22,15 @@ _CLIP_ENDINGS = (".mp4", ".m4v", ".mov", ".webm", ".gif")
 
 
 def read_clip_for_page(path: Path) -> dict[str, Any]:
-    """Return the facts of a clip as plain values. The thumbnails are one image, as a data URL. Raises: ClipError."""
+    """Return the facts of a clip as plain values. The thumbnails are one JPEG, as a data URL. Raises: ClipError."""
     facts = read_clip_facts(path)
     pictures = read_thumbnails(path, facts, THUMBNAILS, THUMBNAIL_HEIGHT)
+    pictures = [*pictures, *[pictures[-1]] * (THUMBNAILS - len(pictures))]  # repeat the last thumbnail if some are missing
+    width, height = pictures[0].size
+    row, buffer = Image.new("RGB", (width * len(pictures), height)), io.BytesIO()
+    for number, picture in enumerate(pictures):
+        row.paste(picture, (number * width, 0))
+    row.save(buffer, "JPEG", quality=80)
     return {
         "name": path.name,
         "seconds": round(facts.seconds, 3),
@@ -32,7 +38,7 @@ def read_clip_for_page(path: Path) -> dict[str, Any]:
         "height": facts.height,
         "fps": round(facts.nominal_fps, 2),
         "has_sound": facts.has_sound,
-        "thumbnails": _join_thumbnails(pictures),
+        "thumbnails": f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}",
     }
 
 
@@ -90,15 +96,3 @@ def check_painted_mask(request: GenerationRequest) -> None:
     _, lightest = cast(tuple[int, int], mask.convert("L").getextrema())  # a grey image has one channel
     if lightest <= LIGHT:
         raise ClipError("the mask is black everywhere,", "so nothing would be regenerated", "paint the areas to regenerate")
-
-
-def _join_thumbnails(pictures: list[Image.Image]) -> str:
-    """Join the thumbnails side by side in one JPEG. Repeat the last thumbnail if some are missing."""
-    pictures = [*pictures, *[pictures[-1]] * (THUMBNAILS - len(pictures))]
-    width, height = pictures[0].size
-    row = Image.new("RGB", (width * len(pictures), height))
-    for number, picture in enumerate(pictures):
-        row.paste(picture, (number * width, 0))
-    buffer = io.BytesIO()
-    row.save(buffer, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -65,10 +65,8 @@ class EditHandlers(Panel):
         return {"edit": self.act}  # ty: ignore[invalid-explicit-return]  # ty 0.0.108 finds two equal types different
 
     def wire(self) -> None:
-        """Let the stage follow the videos that this view queues."""
         shown = self.stage.panel.job_id
-        queued = self.panel.queued(self.show_queued_job, shown, shown, **EACH)
-        self.stage.follow_after(queued)
+        self.stage.follow_after(self.panel.queued(self.show_queued_job, shown, shown, **EACH))
 
     def show_queued_job(self, shown: str | None, request: gr.Request, event: gr.EventData) -> Any:
         """Return the job that the view has queued, for the stage. Return no update while the stage shows an unfinished job."""
@@ -126,10 +124,7 @@ class EditHandlers(Panel):
         return presets.get(request.preset) or next(iter(presets.values()))
 
     def _load_settings(self, job: Job) -> Steps[dict[str, Any]]:
-        """Return the settings for the view's script, with the inputs copied to Gradio's cache.
-
-        Raises: StudioError, OSError.
-        """
+        """Return the settings for the view's script, with the inputs copied to Gradio's cache. Raises: StudioError, OSError."""
         request = job.request
         files = {role: [Path(copy_to_cache(path)) for path in paths] for role, paths in request.inputs().items()}
         original = next((files[role][0] for role in ("drive", "video", "control") if role in files), None)
@@ -143,7 +138,10 @@ class EditHandlers(Panel):
             filled["references"] = [_file_entry(path) for path in files.get("references", ())]
             keyframes = zip(request.keyframe_at, files.get("keyframes", ()), strict=True)
             filled["keyframes"] = [_file_entry(path) | {"frame": frame} for frame, path in keyframes]
-            filled["mask"] = (yield from _mask_entry(files["mask"][0])) if files.get("mask") else None
+            filled["mask"] = None
+            if files.get("mask"):
+                is_one = yield SandboxCall(work=is_single_image, arguments=(files["mask"][0].resolve(),))
+                filled["mask"] = _file_entry(files["mask"][0]) | {"is_picture": is_one}
         return filled
 
     def _load_as_clip(self, job: Job, preset: Preset, is_continued: bool = False) -> Steps[dict[str, Any]]:
@@ -161,9 +159,8 @@ class EditHandlers(Panel):
         return own | whole | ({"extend": "after"} if way == "extend" else {})
 
     def _render(self, caller: Caller, fill: Mapping[str, Any] | None = None) -> str:
-        return edit_html(
-            clip_presets(self.context.preset_filter(caller)), caller.texts, fill, offers_for_any_clip(self.context.engine)
-        )
+        presets = clip_presets(self.context.preset_filter(caller))
+        return edit_html(presets, caller.texts, fill, offers_for_any_clip(self.context.engine))
 
 
 def _with_proposed_size(fill: Mapping[str, Any], request: GenerationRequest, size: Mapping[str, int]) -> dict[str, Any]:
@@ -179,11 +176,6 @@ def _with_proposed_size(fill: Mapping[str, Any], request: GenerationRequest, siz
 def _read_clip(clip: Path) -> Steps[dict[str, Any]]:
     facts = yield SandboxCall(work=read_clip_for_page, arguments=(clip.resolve(),), seconds=LONG_SECONDS)
     return facts | {"path": public_upload_path(clip)}
-
-
-def _mask_entry(path: Path) -> Steps[dict[str, Any]]:
-    is_one = yield SandboxCall(work=is_single_image, arguments=(path.resolve(),))
-    return _file_entry(path) | {"is_picture": is_one}
 
 
 def _file_entry(path: Path) -> dict[str, Any]:

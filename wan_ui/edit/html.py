@@ -6,20 +6,12 @@ from typing import Any
 
 from backend.schemas.clip import ROUNDING, STRENGTH
 from backend.schemas.control import appends_control_clip, extend_directions
+from backend.schemas.settings import SETTINGS
 from presets import Preset, list_presets
 from wan_ui.components.descriptions import description_html
 from wan_ui.edit.clip import THUMBNAILS
-from wan_ui.edit.modes import MODES, control_scale_range, mode_fields, supported_modes
-from wan_ui.edit.modes_html import (
-    below_clip_html,
-    below_timeline_html,
-    canvas_html,
-    drive_prompt_html,
-    extra_clips_html,
-    modes_menu_html,
-    references_html,
-    scale_html,
-)
+from wan_ui.edit.modes import MODES, mode_fields, supported_modes
+from wan_ui.edit.modes_html import CLIPS, PICTURES, below_clip_html, below_timeline_html, extra_clips_html, modes_menu_html
 from wan_ui.form.settings_html import data_attribute, preset_controls, settings_html
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.gateway.uploads import LARGEST_BODY
@@ -28,7 +20,6 @@ from wan_ui.services.upscaling import UpscaleOffer
 
 _WITH_CLIP = " ".join(way for way in MODES if way != "keys")
 _LIMITS = ("frame_step", "first_frames", "min_frames", "max_frames", "num_frames", "frame_counts", "sizes", "max_references")
-_ACCEPTED = "video/*,image/gif,.mp4,.m4v,.mov,.webm,.gif"
 
 
 def clip_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
@@ -47,10 +38,16 @@ def edit_html(
     """
     if not presets:
         return f'<section class="edit"><p class="hint">{escape(texts.edit_none)}</p></section>'
-    attributes = " ".join((data_attribute("words", _script_texts(texts)), data_attribute("fill", fill)))
+    large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
+    words = texts.with_prefix("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "unreachable": texts.live_unreachable}
     return (
-        f'<section class="edit" {attributes} data-clip="" aria-label="{escape(texts.edit_placeholder)}">'
-        f"{modes_menu_html(presets, texts)}{_clip_html(texts)}{below_clip_html(texts)}"
+        f'<section class="edit" {data_attribute("words", words)} {data_attribute("fill", fill)} data-clip=""'
+        f' aria-label="{escape(texts.edit_placeholder)}">{modes_menu_html(presets, texts)}'
+        f'<div class="clip" data-of="{_WITH_CLIP}"><label class="target"><input type="file" id="edit-file" accept="{CLIPS}">'
+        f'<span class="drop">{escape(texts.edit_drop)}</span><span class="other">{escape(texts.edit_other)}</span></label>'
+        f'<video id="edit-player" muted playsinline preload="auto" hidden></video><img class="still" alt="" hidden>'
+        f'<canvas id="edit-canvas" tabindex="0" aria-label="{escape(texts.edit_canvas)}" hidden></canvas>'
+        f'<i class="ring" hidden></i></div>{below_clip_html(texts)}'
         f"{_timeline_html(texts, larger)}{below_timeline_html(texts)}"
         f"{_settings_html(presets, texts)}"
         f'<p class="note" role="alert" hidden></p>'
@@ -60,24 +57,14 @@ def edit_html(
     )
 
 
-def _script_texts(texts: Texts) -> dict[str, str]:
-    """Return the texts and limits that the scripts need."""
-    large = texts.edit_large.format(megabytes=LARGEST_BODY // 1_000_000)
-    return texts.with_prefix("edit_") | {"large": large, "bytes": str(LARGEST_BODY), "unreachable": texts.live_unreachable}
-
-
-def _clip_html(texts: Texts) -> str:
-    """Render the area into which a clip is dropped and where it plays."""
-    return (
-        f'<div class="clip" data-of="{_WITH_CLIP}"><label class="target"><input type="file" id="edit-file" accept="{_ACCEPTED}">'
-        f'<span class="drop">{escape(texts.edit_drop)}</span><span class="other">{escape(texts.edit_other)}</span></label>'
-        f'<video id="edit-player" muted playsinline preload="auto" hidden></video><img class="still" alt="" hidden>'
-        f"{canvas_html(texts)}</div>"
-    )
-
-
 def _timeline_html(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
-    """Render the thumbnails, the handles of the selected part, and the upscalers."""
+    upscale = ""
+    if larger:
+        options = "".join(f'<option value="{escape(one.value)}">{escape(one.label(texts))}</option>' for one in larger)
+        upscale = (
+            f'<p class="line larger"><select id="edit-larger" aria-label="{escape(texts.upscaler)}">{options}</select>'
+            f'<button type="button" id="edit-upscale-clip">{escape(texts.edit_upscale)}</button><output></output></p>'
+        )
     return (
         f'<div class="timeline" data-of="{_WITH_CLIP}" hidden>'
         f'<div class="strip" data-count="{THUMBNAILS}" data-rounding="{ROUNDING}">'
@@ -86,45 +73,40 @@ def _timeline_html(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
         f'<i class="taken"></i><i class="now"></i>'
         f'<input type="range" id="edit-from" min="0" max="1" step="0.01" value="0" aria-label="{escape(texts.edit_from)}">'
         f'<input type="range" id="edit-to" min="0" max="1" step="0.01" value="1" aria-label="{escape(texts.edit_to)}"></div>'
-        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p>{_upscale_html(larger, texts)}</div>'
-    )
-
-
-def _upscale_html(larger: Sequence[UpscaleOffer], texts: Texts) -> str:
-    """Render the controls that upscale the whole clip. Return "" without an upscaler."""
-    if not larger:
-        return ""
-    options = "".join(f'<option value="{escape(one.value)}">{escape(one.label(texts))}</option>' for one in larger)
-    return (
-        f'<p class="line larger"><select id="edit-larger" aria-label="{escape(texts.upscaler)}">{options}</select>'
-        f'<button type="button" id="edit-upscale-clip">{escape(texts.edit_upscale)}</button><output></output></p>'
+        f'<p class="line"><output id="edit-part"></output><span class="facts"></span></p>{upscale}</div>'
     )
 
 
 def _settings_html(presets: Sequence[Preset], texts: Texts) -> str:
-    """Render the inputs and settings. The script fills them for the first preset."""
     options = "".join(_preset_option(preset, texts) for preset in presets)
     return (
         f'<div class="settings"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
         f' placeholder="{escape(texts.edit_placeholder)}"></textarea></label>'
-        f"{extra_clips_html(texts)}{references_html(texts)}"
+        f'{extra_clips_html(texts)}<div class="references wide" data-takes="references">'
+        f'<p class="title">{escape(texts.edit_references)}</p><div class="tiles takes-files">'
+        f'<label class="tile add" title="{escape(texts.edit_add_reference)}">'
+        f'<input type="file" id="edit-references" accept="{PICTURES}" multiple>+</label></div></div>'
         f'<div class="wide described" data-of="anew"><label class="strength"><span>{escape(texts.edit_strength)}<output></output>'
         f'</span><input type="range" id="edit-strength" min="0.05" max="1" step="0.05" value="{STRENGTH}"></label>'
-        f"{description_html('strength', 'edit', texts.edit_strength, texts)}</div>{scale_html(texts)}"
-        f"{drive_prompt_html(texts)}</div>" + settings_html("edit", presets, mode_fields, texts, ("resolution", "seed"))
+        f"{description_html('strength', 'edit', texts.edit_strength, texts)}</div>"
+        # The script sets the slider's limits to the model's limits.
+        f'<label class="wide scale"><span>{escape(texts.edit_scale)}<output>1.00</output></span>'
+        f'<input type="range" id="edit-scale" min="0" max="2" step="0.05" value="1"></label>'
+        f'<label class="wide" data-of="animate">{escape(texts.edit_drive_prompt)}<textarea id="edit-drive-prompt" rows="2"'
+        f' maxlength="{LONGEST_TEXT}"></textarea></label></div>'
+        + settings_html("edit", presets, mode_fields, texts, ("resolution", "seed"))
     )
 
 
 def _preset_option(preset: Preset, texts: Texts) -> str:
-    """Render the preset with all facts that the scripts need."""
     title = preset.words(texts.language).title
     limits = {name: getattr(preset, name) for name in _LIMITS} | {
         "title": title,
         "ways": supported_modes(preset),
         "extends": extend_directions(preset),
         "scaled": supported_modes(preset) if preset.has_control_blocks else ["follow"],
-        "scales": control_scale_range(preset),
+        "scales": (0.05, 1.0) if appends_control_clip(preset) else SETTINGS["control_scale"].limits,
         "beside": appends_control_clip(preset),
         "drive_prompt": preset.drive_prompt,
         "inputs": list(preset.inputs),

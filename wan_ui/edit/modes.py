@@ -13,7 +13,7 @@ from backend.schemas.clip import make_trim
 from backend.schemas.control import MAX_REFERENCES, appends_control_clip, extend_directions
 from backend.schemas.numbers import check_count
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import SETTINGS, find_preset
+from backend.schemas.settings import find_preset
 from presets import Preset
 from wan_ui.form.controls import read_controls, shown_settings
 from wan_ui.gateway.uploads import check_upload_path
@@ -37,7 +37,6 @@ _LARGEST = 1e6  # upper limit of the page's numbers of seconds, frames and pixel
 
 
 def supported_modes(preset: Preset) -> tuple[Mode, ...]:
-    """Return the modes that this model supports."""
     if preset.segment_frames is not None:
         return ("animate",)
     if preset.makes_sound:
@@ -52,15 +51,7 @@ def supported_modes(preset: Preset) -> tuple[Mode, ...]:
     return ("anew", "extend") if extend_directions(preset) else ("anew",)
 
 
-def control_scale_range(preset: Preset) -> tuple[float, float]:
-    """Return the smallest and the largest control strength of this model."""
-    limits = SETTINGS["control_scale"].limits
-    assert limits is not None, "the table says"
-    return (0.05, 1.0) if appends_control_clip(preset) else limits
-
-
 def request_mode(request: GenerationRequest) -> Mode:
-    """Return the mode that the request's settings belong to."""
     if request.make == "sound":
         return "sound"
     if request.drive:
@@ -100,43 +91,41 @@ def _read_mode_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dic
     way = given.get("way", ways[0])
     if way not in ways:
         raise RequestError(f"way={shorten(way)}", f"must be one of {', '.join(ways)} for {preset.name}", "choose another model")
-    fields = _READERS[way](given, preset, fps)
+    match way:
+        case "keys":
+            fields = _read_keyframe_fields(given, preset)
+        case "animate":
+            fields = _read_animate_fields(given, preset, fps)
+        case "extend":
+            fields = _read_extend_fields(given, fps)
+        case _:
+            fields = {**_read_part(given, fps), "control" if way == "follow" else "video": _read_upload(given, "clip")}
+    match way:
+        case "follow":
+            fields["control_kind"] = given.get("control_kind")
+        case "paint":
+            fields |= {"keeps_pixels": given.get("keeps_pixels"), "mask": _read_upload(given, "mask")}
+        case "widen":
+            margins, example = given.get("margins"), "64, 0, 64, 0 widen a clip"
+            if not (isinstance(margins, list) and len(margins) == 4 and all(_is_bounded(one, int) for one in margins)):
+                raise RequestError("the margins", "must be four numbers of pixels, left, top, right and bottom", example)
+            fields |= {"keeps_pixels": given.get("keeps_pixels"), "margins": tuple(margins)}
+        case "sound":
+            fields["make"] = "sound"
     if appends_control_clip(preset) and way == "follow":
         downscale = _read_number(given, "control_downscale", int)
         return fields | {"control_scale": _read_number(given, "control_scale"), "control_downscale": downscale}
     if not preset.has_control_blocks:
         return fields
-    return {**fields, "references": _read_references(given), "control_scale": _read_number(given, "control_scale")}
+    paths = given.get("references") or []
+    if not isinstance(paths, list):
+        raise RequestError("the references", "must be a list of images", "add them again")
+    check_count("references", len(paths), MAX_REFERENCES)
+    references = tuple(str(check_upload_path(path)) for path in paths)
+    return {**fields, "references": references, "control_scale": _read_number(given, "control_scale")}
 
 
-def _read_restyle_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
-    return {**_read_part(given, fps), "video": _read_upload(given, "clip")}
-
-
-def _read_motion_control_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
-    return {
-        **_read_part(given, fps),
-        "control": _read_upload(given, "clip"),
-        "control_kind": given.get("control_kind"),
-    }
-
-
-def _read_inpaint_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
-    fields = {**_read_part(given, fps), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
-    return {**fields, "mask": _read_upload(given, "mask")}
-
-
-def _read_outpaint_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
-    fields = {**_read_part(given, fps), "video": _read_upload(given, "clip"), "keeps_pixels": given.get("keeps_pixels")}
-    margins = given.get("margins")
-    if not (isinstance(margins, list) and len(margins) == 4 and all(_is_bounded(one, int) for one in margins)):
-        raise RequestError(
-            "the margins", "must be four numbers of pixels, left, top, right and bottom", "64, 0, 64, 0 widen a clip"
-        )
-    return {**fields, "margins": tuple(margins)}
-
-
-def _read_extend_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
+def _read_extend_fields(given: Mapping[str, Any], fps: int) -> dict[str, Any]:
     if given.get("extend") is None:
         raise RequestError("extend is missing:", "it states where to extend the clip", "give after or before")
     end = _read_number(given, "end")
@@ -147,10 +136,6 @@ def _read_extend_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> d
         "extend": given["extend"],
         "overlap": _read_number(given, "overlap"),
     }
-
-
-def _read_audio_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
-    return {**_read_part(given, fps), "video": _read_upload(given, "clip"), "make": "sound"}
 
 
 def _read_animate_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
@@ -164,9 +149,12 @@ def _read_animate_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> 
     return {**_read_part(given, fps), **files, "drive_prompt": own}
 
 
-def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset, fps: int) -> dict[str, Any]:
+def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     frames = given.get("keyframes") or []
-    if not (isinstance(frames, list) and all(_is_keyframe(one) for one in frames)):
+    are_known = isinstance(frames, list) and all(
+        isinstance(one, dict) and one.keys() == {"frame", "image"} and _is_bounded(one["frame"], int) for one in frames
+    )
+    if not are_known:
         raise RequestError("the keyframes", "must each have a frame number and an image", "add them again")
     check_count("keyframes", len(frames), preset.max_frames)
     if not frames and not given.get("references"):
@@ -179,18 +167,6 @@ def _read_keyframe_fields(given: Mapping[str, Any], preset: Preset, fps: int) ->
     }
 
 
-_READERS = {
-    "anew": _read_restyle_fields,
-    "follow": _read_motion_control_fields,
-    "paint": _read_inpaint_fields,
-    "widen": _read_outpaint_fields,
-    "extend": _read_extend_fields,
-    "keys": _read_keyframe_fields,
-    "sound": _read_audio_fields,
-    "animate": _read_animate_fields,
-}
-
-
 def _read_part(given: Mapping[str, Any], fps: int) -> dict[str, Any]:
     """Return `trim` and `num_frames` for the part of the clip that is used. The part is as long as the video.
 
@@ -200,18 +176,6 @@ def _read_part(given: Mapping[str, Any], fps: int) -> dict[str, Any]:
     if start is None or frames is None or not (_is_bounded(start, int | float) and _is_bounded(frames, int)):
         raise RequestError("the part of the clip is missing:", "start (seconds) and num_frames select it", "give both")
     return {"trim": make_trim(start, frames, fps), "num_frames": frames}
-
-
-def _read_references(given: Mapping[str, Any]) -> tuple[str, ...]:
-    paths = given.get("references") or []
-    if not isinstance(paths, list):
-        raise RequestError("the references", "must be a list of images", "add them again")
-    check_count("references", len(paths), MAX_REFERENCES)
-    return tuple(str(check_upload_path(path)) for path in paths)
-
-
-def _is_keyframe(one: object) -> bool:
-    return isinstance(one, dict) and one.keys() == {"frame", "image"} and _is_bounded(one["frame"], int)
 
 
 def _read_upload(given: Mapping[str, Any], what: Literal["clip", "mask"]) -> str:

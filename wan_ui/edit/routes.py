@@ -58,8 +58,11 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
     @json_endpoint
     async def make(request: Request) -> dict[str, Any]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
-        build_request = _build_upscale_request if _is_upscale(given) else _build_clip_request
-        wanted = await build_request(context, caller, given)
+        if given.get("way") == "upscale":  # the whole clip
+            clip, offer = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
+            wanted = await upscale_file_request(context, caller, clip, *offer)
+        else:
+            wanted = await request_from_settings(context, caller, *await asyncio.to_thread(read_request, given))
         job = await cancel_on_disconnect(request, _queue_video(context, caller, wanted))
         return {"job": job.id}
 
@@ -85,7 +88,6 @@ def edit_routes(context: StudioContext) -> Sequence[Route]:
 
 
 async def _queue_video(context: StudioContext, caller: Caller, wanted: GenerationRequest) -> Job:
-    """Queue the requested video. Raises: StudioError."""
     if wanted.mask is not None:
         call = SandboxCall(work=check_painted_mask, arguments=(wanted,), seconds=LONG_SECONDS)
         await context.engine.sandbox.run_async(call, requester_from_caller(caller))
@@ -93,54 +95,24 @@ async def _queue_video(context: StudioContext, caller: Caller, wanted: Generatio
 
 
 def _render_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
-    """Render the estimate. Return "" for an incomplete request. The prompt and the mask can be missing."""
-    if _is_upscale(given):
-        return _render_upscale_estimate(context, caller, given)
-    prompt = given.get("prompt")
-    placeholders: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
-    if given.get("mask") is None:
-        placeholders["mask"] = given.get("clip")  # the estimate opens no file, so the path of the clip can replace the mask
+    """Render the estimate, without opening a file. Return "" for an incomplete request. Prompt and mask can be missing."""
+    estimates, is_upscale = context.engine.estimates, given.get("way") == "upscale"
     try:
-        wanted = to_request(given | placeholders)
+        if is_upscale:  # the page sends the facts about the clip
+            facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
+            numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < _FAR]
+            if len(numbers) < len(facts):
+                return ""
+            size, (seconds, fps) = (int(numbers[0]), int(numbers[1])), map(float, numbers[2:])
+            wanted = upscale_clip_request("", size, seconds, fps, "/", *parse_offer(str(given.get("upscale", ""))))
+        else:
+            prompt = given.get("prompt")
+            given = given | {"prompt": prompt if isinstance(prompt, str) and prompt.strip() else "?"}
+            if given.get("mask") is None:
+                given["mask"] = given.get("clip")
+            preset, settings = read_request(given)
+            wanted = GenerationRequest.from_preset(preset, **settings)
     except StudioError:
         return ""
-    engine = context.engine
-    return estimate_html(
-        engine.estimates.estimate(wanted), engine.estimates.is_warm(engine.estimates.shape(wanted)), caller.texts
-    )
-
-
-def _is_upscale(given: dict[str, Any]) -> bool:
-    """Return whether the whole clip will be upscaled."""
-    return given.get("way") == "upscale"
-
-
-async def _build_upscale_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
-    """Build the request to upscale the clip. Opens the clip for its size and settings. Raises: StudioError."""
-    clip, offer = check_upload_path(given.get("clip"), "clip"), parse_offer(str(given.get("upscale", "")))
-    return await upscale_file_request(context, caller, clip, *offer)
-
-
-def _render_upscale_estimate(context: StudioContext, caller: Caller, given: dict[str, Any]) -> str:
-    """Render the estimate for upscaling, from the facts about the clip that the page sends. No file is opened."""
-    try:
-        facts = [given.get(name) for name in ("width", "height", "seconds", "fps")]
-        numbers = [one for one in facts if isinstance(one, int | float) and not isinstance(one, bool)]
-        width, height, seconds, fps = (float(one) for one in numbers if 0 < one < _FAR)
-        wanted = upscale_clip_request(
-            "", (int(width), int(height)), seconds, fps, "/", *parse_offer(str(given.get("upscale", "")))
-        )
-    except (StudioError, ValueError):
-        return ""
-    return estimate_html(context.engine.estimates.estimate(wanted), True, caller.texts)
-
-
-async def _build_clip_request(context: StudioContext, caller: Caller, given: dict[str, Any]) -> GenerationRequest:
-    """Build the request for a video from the clip. Raises: StudioError."""
-    return await request_from_settings(context, caller, *await asyncio.to_thread(read_request, given))
-
-
-def to_request(given: dict[str, Any]) -> GenerationRequest:
-    """Build the request from unchecked values of the page. No file is opened. Raises: StudioError."""
-    preset, settings = read_request(given)
-    return GenerationRequest.from_preset(preset, **settings)
+    is_warm = is_upscale or estimates.is_warm(estimates.shape(wanted))
+    return estimate_html(estimates.estimate(wanted), is_warm, caller.texts)

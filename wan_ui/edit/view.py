@@ -8,26 +8,16 @@ from wan_ui.components.events import start_script
 from wan_ui.edit.handlers import EditHandlers
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.routes import edit_routes
-from wan_ui.gateway.rules import Rules
 from wan_ui.services.upscaling import offers_for_any_clip
 from wan_ui.view import Shell, View
 
 
 def build_edit(shell: Shell) -> EditHandlers:
-    """Build the view without a clip, and its handlers."""
     html = edit_html(clip_presets(shell.context.preset_filter()), shell.texts, larger=offers_for_any_clip(shell.context.engine))
     panel = gr.HTML(html, js_on_load=start_script("edit", "queued"), elem_id="edit", apply_default_css=False)
     return EditHandlers(context=shell.context, panel=panel, stage=shell.stage, message=shell.message)
 
 
-RULES: Rules = {
-    "/studio/edit": "login",
-    "/studio/edit/clip": "login",
-    "/studio/edit/estimate": "login",
-    "/studio/edit/mask": "login",
-    "/studio/edit/picture": "login",
-    "/studio/edit/presets": "login",
-}
 EDIT = View(
     key="edit",
     title="view_edit",
@@ -35,5 +25,12 @@ EDIT = View(
     beside=("create",),
     on_phone=("create",),
     routes=edit_routes,
-    rules=RULES,
+    rules={
+        "/studio/edit": "login",
+        "/studio/edit/clip": "login",
+        "/studio/edit/estimate": "login",
+        "/studio/edit/mask": "login",
+        "/studio/edit/picture": "login",
+        "/studio/edit/presets": "login",
+    },
 )

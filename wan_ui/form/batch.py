@@ -16,7 +16,7 @@ from backend.schemas.batch_table import LONGEST_TABLE, build_requests, read_tabl
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS
 from wan_ui.components.buttons import Act, text_button
-from wan_ui.components.events import RAW, Updates, Values
+from wan_ui.components.events import EACH, RAW, Listener, Updates, Values
 from wan_ui.components.field_errors import error_sentence, note_html
 from wan_ui.components.progress import format_duration
 from wan_ui.components.toast import Message
@@ -47,7 +47,6 @@ def build_batch(texts: Texts, labels: Texts) -> Batch:
 
 
 def csv_button_html(texts: Texts) -> str:
-    """Render the button that opens a CSV file."""
     return (
         '<p class="batch-file"><label class="button"><input type="file" id="batch-file" accept=".csv,.tsv,.txt,text/csv">'
         f"<span>{escape(texts.batch_file)}</span></label></p>"
@@ -58,12 +57,13 @@ def batch_plan_html(
     requests: Sequence[GenerationRequest], estimates: Sequence[Estimate | None], base: GenerationRequest, texts: Texts
 ) -> str:
     """Render the list of videos, their total time, and the button that queues them."""
-    rows = "".join(
-        f"<tr><td>{number}</td><td>{escape(request.prompt)}</td><td>{escape(_changed_settings_text(request, base, texts))}</td>"
-        f"<td>{escape(format_duration(estimate.seconds) if estimate else '')}</td></tr>"
-        for number, (request, estimate) in enumerate(zip(requests, estimates, strict=True), 1)
-        if number <= MOST_SHOWN
-    )
+    rows = ""
+    for number, (request, estimate) in enumerate(zip(requests[:MOST_SHOWN], estimates[:MOST_SHOWN], strict=True), 1):
+        changed = [one.name for one in FIELDS if one.value_in(request) != one.value_in(base)]
+        names = [name for name in changed if name not in ("prompt", "negative_prompt")][:6]
+        changes = texts.list_separator.join(setting_text(name, request, texts) for name in names)
+        cells = (str(number), request.prompt, changes, format_duration(estimate.seconds) if estimate else "")
+        rows += f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
     more = len(requests) - MOST_SHOWN
     rest = f'<p class="hint">{escape(texts.batch_more.format(count=more))}</p>' if more > 0 else ""
     known = [estimate.seconds for estimate in estimates if estimate]
@@ -81,33 +81,18 @@ def batch_plan_html(
     )
 
 
-def _changed_settings_text(request: GenerationRequest, base: GenerationRequest, texts: Texts) -> str:
-    """Return a text with the first six settings, without prompts, that differ from the form's settings."""
-    changed = (one for one in FIELDS if one.value_in(request) != one.value_in(base))
-    names = [one.name for one in changed if one.name not in ("prompt", "negative_prompt")]
-    return texts.list_separator.join(setting_text(name, request, texts) for name in names[:6])
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchHandlers:
-    """Handlers of the batch table and its buttons."""
-
     context: StudioContext
     form: Form
     message: gr.HTML
 
-    @property
-    def inputs(self) -> set[gr.blocks.Block]:
-        return {*self.form.inputs, self.form.batch.table}
-
-    @property
-    def outputs(self) -> list[gr.blocks.Block]:
-        return [self.form.batch.table, self.form.batch.plan, self.message]
-
-    def wire(self) -> None:
-        """Connect the preview button to its handler."""
+    def wire(self, act: Listener) -> None:
+        """Connect the preview button, and the event of the other buttons, to their handlers."""
         batch = self.form.batch
-        batch.preview.click(self.preview, self.inputs, batch.plan, **RAW)
+        inputs = {*self.form.inputs, batch.table}
+        batch.preview.click(self.preview, inputs, batch.plan, **RAW)
+        act(self.act, inputs, [batch.table, batch.plan, self.message], **EACH)
 
     def preview(self, values: Values, request: gr.Request) -> str:
         """Render the list of videos, or the error in the table."""
@@ -116,10 +101,8 @@ class BatchHandlers:
             base, wanted = self._read_requests(values)
         except StudioError as error:
             return note_html(error_sentence(error)) + csv_button_html(caller.texts)
-        engine = self.context.engine
-        return batch_plan_html(wanted, [engine.estimates.estimate(one) for one in wanted], base, caller.texts) + csv_button_html(
-            caller.texts
-        )
+        estimates = [self.context.engine.estimates.estimate(one) for one in wanted]
+        return batch_plan_html(wanted, estimates, base, caller.texts) + csv_button_html(caller.texts)
 
     @runs_sandbox_calls
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
@@ -137,7 +120,6 @@ class BatchHandlers:
         return {batch.table: "", batch.plan: csv_button_html(caller.texts), self.message: message.html(caller.texts)}
 
     def _read_requests(self, values: Values) -> tuple[GenerationRequest, list[GenerationRequest]]:
-        """Return the form's request, and the requests of the table's rows. Raises: StudioError."""
         prompt, settings = self.form.prompt.prompt, self.form.settings
         rows = read_table(str(values[self.form.batch.table] or ""))
         base = self.form.read(values | {prompt: values[prompt] or rows[0].get("prompt", "?")}).to_request()

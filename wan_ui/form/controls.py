@@ -165,7 +165,6 @@ def length_text(frames: int, fps: int, texts: Texts) -> str:
 
 
 def _settings_of(name: str) -> tuple[str, ...]:
-    """Return the names of the settings that a control shows."""
     pair = next((first for first, second in _PAIRS.items() if second == name), name)
     return _SPECIAL.get(name, (pair,))
 
@@ -205,7 +204,10 @@ def _describe_control(name: str, values: Mapping[str, Any], preset: Preset, text
             return Control(label=name, kind="choice", choices=as_image + choices, **facts)
         case "length":
             counts = sorted({*preset.frame_counts, value})
-            choices = tuple((_length_choice(preset, count, texts), count) for count in counts)
+            lengths = {count: length_text(count, preset.fps, texts) for count in counts}
+            windowed = [count for count in counts if window_frames(preset, count, None)]  # denoised in windows
+            lengths |= {count: texts.length_in_windows.format(length=lengths[count]) for count in windowed}
+            choices = tuple((words, count) for count, words in lengths.items())
             return Control(label=name, kind="choice", choices=choices, **facts)
         case "guidance" | "guidance_low":
             return Control(label=name, kind="slider", limits=_widen((*GUIDANCE_RANGE, 0.1), value), **facts)
@@ -235,14 +237,7 @@ def _widen(limits: tuple[float, float, float], value: float) -> tuple[float, flo
     return min(smallest, value), max(largest, value), step
 
 
-def _length_choice(preset: Preset, frames: int, texts: Texts) -> str:
-    """Return a length as text, with a note if a video of this length is denoised in windows."""
-    words = length_text(frames, preset.fps, texts)
-    return texts.length_in_windows.format(length=words) if window_frames(preset, frames, None) else words
-
-
 def _percent_to_share(percent: Any) -> float:
-    """Convert per cent to a share (0..1). Raises: RequestError."""
     try:
         return round(float(percent) / 100, 8)
     except (TypeError, ValueError):

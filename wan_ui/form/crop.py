@@ -17,7 +17,9 @@ Size = tuple[int, int]
 
 def encode_preview(path: str, size: Size, focus: tuple[float, float]) -> str:
     """Return the crop as a data URL, which needs no file and which no other visitor can fetch. Raises: ImageError."""
-    crop, buffer = crop_to(load_checked_image(path), *_preview_size(size), focus), io.BytesIO()
+    scale = min(1.0, PREVIEW_SIDE / max(size))
+    width, height = (max(1, round(side * scale)) for side in size)
+    crop, buffer = crop_to(load_checked_image(path), width, height, focus), io.BytesIO()
     crop.save(buffer, "JPEG", quality=88)
     return encode_data_url(buffer.getvalue(), "jpeg")
 
@@ -42,7 +44,9 @@ def pad_to_aspect(picture: Image.Image, size: Size) -> Image.Image:
     scale = max(picture.width / size[0], picture.height / size[1])
     framed_pixels = size[0] * size[1] * scale**2
     if framed_pixels > MAX_PIXELS:  # the bars around a long thin image can have many more pixels than the image
-        picture, scale = _shrink(picture, (MAX_PIXELS / framed_pixels) ** 0.5), (MAX_PIXELS / (size[0] * size[1])) ** 0.5
+        share, scale = (MAX_PIXELS / framed_pixels) ** 0.5, (MAX_PIXELS / (size[0] * size[1])) ** 0.5
+        shrunk = max(1, int(picture.width * share)), max(1, int(picture.height * share))
+        picture = picture.resize(shrunk, Image.Resampling.LANCZOS)
     width, height = picture.size
     whole = (max(width, int(size[0] * scale)), max(height, int(size[1] * scale)))
     framed = Image.new("RGB", whole)
@@ -53,14 +57,3 @@ def pad_to_aspect(picture: Image.Image, size: Size) -> Image.Image:
 def encode_data_url(picture: bytes, kind: str) -> str:
     """Encode an image of this kind ("jpeg") as a data URL."""
     return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
-
-
-def _shrink(picture: Image.Image, share: float) -> Image.Image:
-    """Resize the image to this share (0..1) of its width and height."""
-    size = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
-    return picture.resize(size, Image.Resampling.LANCZOS)
-
-
-def _preview_size(size: Size) -> Size:
-    scale = min(1.0, PREVIEW_SIDE / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))

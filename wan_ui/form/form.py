@@ -12,11 +12,12 @@ from backend.schemas.request import SEED_LIMIT, GenerationRequest
 from backend.schemas.settings import FROM_INPUTS, SETTINGS, Shot, find_preset
 from backend.schemas.shots import FILES, read_shots
 from wan_ui.form.controls import is_shown, read_controls
-from wan_ui.form.own_sound import SoundPanel, takes_sound, uploaded_sound
+from wan_ui.form.own_sound import SoundPanel
 from wan_ui.form.picture import PICTURES, ImagePanel, uploaded_picture
 from wan_ui.form.prompt import PromptPanel
-from wan_ui.form.settings import SettingsPanel
+from wan_ui.form.settings import SettingsPanel, control_updates
 from wan_ui.form.shots import convert_frame_rate, read_storyboard
+from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 from wan_ui.services.presets import CanRun, preset_choices
 
@@ -32,7 +33,6 @@ class Draft:
     given: Mapping[str, Any]
 
     def to_request(self) -> GenerationRequest:
-        """Validate the values. Raises: RequestError."""
         return GenerationRequest(**self._values())
 
     def to_settings(self) -> GenerationRequest:
@@ -42,7 +42,7 @@ class Draft:
     def _values(self) -> dict[str, Any]:
         preset = find_preset(self.given["preset"])
         unused = {*PICTURES} - preset.inputs.keys() if self.given["task"] == "i2v" else {*PICTURES, "image_focus"}
-        unused |= set() if takes_sound(preset) and self.given.get("sound") else {"sound", "sound_start"}
+        unused |= set() if "sound" in preset.inputs and self.given.get("sound") else {"sound", "sound_start"}
         given = {name: value for name, value in self.given.items() if value is not None or SETTINGS[name].slider_range}
         values = preset.model_dump(include=set(SETTINGS))
         values |= {name: value for name, value in given.items() if name not in unused | {"shots"}}
@@ -61,12 +61,10 @@ def omit_input_files(settings: Mapping[str, Any]) -> dict[str, object]:
         shots = (shot.model_dump() if isinstance(shot, Shot) else dict(shot) for shot in kept["shots"])
         kept["shots"] = tuple({name: value for name, value in shot.items() if name not in FILES} for shot in shots)
     if kept.get("figures"):
-        kept["figures"] = tuple(map(_omit_character_image, kept["figures"]))
+        kept["figures"] = tuple(
+            {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure for figure in kept["figures"]
+        )
     return kept
-
-
-def _omit_character_image(figure: object) -> Any:
-    return {"name": figure["name"]} if isinstance(figure, Mapping) and "name" in figure else figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,29 +130,20 @@ class Form:
         """Return the notes for errors, in the order of `PLACES`."""
         return [self.prompt.note, self.image.note, self.sound.note, self.settings.note]
 
-    @property
-    def loadable(self) -> list[gr.blocks.Block]:
-        """Return the components that loading settings can change, in a fixed order."""
-        shots = self.prompt.shots
-        follow = [self.tabs, shots.editor, shots.max_characters, self.sound.box]
-        return [*follow, *sorted(self.inputs, key=lambda component: component._id)]
-
     def show_settings(self, request: GenerationRequest, texts: Texts, can_run: CanRun) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show a request's settings. Prompt, seed and images stay as they are."""
         preset = request.resolved_preset
         choices = preset_choices(request.task, can_run)
-        named = [
-            (found.words(texts.language).title, found.name)
-            for found in (*choices.available, *choices.unavailable)
-            if found in choices.available or found == preset
-        ]
+        shown = [*choices.available, *(one for one in choices.unavailable if one == preset)]
+        named = [(one.words(texts.language).title, one.name) for one in shown]
+        controls, values = self.settings.controls, control_updates(preset, texts, request)
         return {
             self.task: request.task,
             self.tabs: gr.update(selected=request.task),
             self.settings.preset: gr.update(choices=named, value=preset.name),
             self.image.last_image: gr.update(visible="last_image" in preset.inputs),
-            **self.sound.show_preset(preset),
-            **self.settings.show_values(request, preset, texts),
+            self.sound.box: gr.update(visible="sound" in preset.inputs),
+            **{controls[name]: gr.update(**update) for name, update in values.items()},
             **self.prompt.shots.show_shots(request, texts),
         }
 
@@ -177,12 +166,12 @@ class Form:
         shown = {name for name in settings.controls if is_shown(name, preset)}
         controls = {name: values[control] for name, control in settings.controls.items() if name in shown}
         is_random = values[settings.is_seed_random] or values[settings.seed] is None
-        is_image = values[self.task] == "i2v"
+        is_image, sound = values[self.task] == "i2v", values[self.sound.file]
         return Draft(
             given={
                 **read_controls(controls),
                 **{role: uploaded_picture(values[part]) if is_image else None for role, part in self.image.by_setting.items()},
-                "sound": uploaded_sound(values[self.sound.file]),
+                "sound": str(check_upload_path(sound.get("path"), "sound")) if isinstance(sound, dict) else None,
                 "sound_start": values[self.sound.start] or 0.0,
                 "task": values[self.task],
                 "preset": preset.name,

@@ -23,6 +23,7 @@ from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import picture_examples_html
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_example_prompts
 from wan_ui.form.settings import control_updates, preset_updates, unavailable_presets_html
+from wan_ui.form.shots import max_characters_html
 from wan_ui.form.shots_html import storyboard_html
 from wan_ui.services.caller import Caller
 from wan_ui.services.presets import preset_choices
@@ -54,36 +55,41 @@ class FormHandlers:
 
     @property
     def loading(self) -> LoadHandlers:
-        """Return the handlers that load settings into the form."""
         return LoadHandlers(context=self.context, form=self.form, message=self.message)
 
     @property
     def own_presets(self) -> OwnPresetHandlers:
-        """Return the handlers of the visitor's presets."""
         return OwnPresetHandlers(context=self.context, form=self.form, loading=self.loading, message=self.message)
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """Return the components that `initial_updates` can change."""
         prompt, image, settings = self.form.prompt, self.form.image, self.form.settings
-        words = [
-            prompt.history,
-            prompt.examples,
-            image.examples,
-            settings.preset_note,
-            self.form.own_presets,
-            self.form.batch.plan,
-        ]
-        return [*self.loading.outputs, *words]
+        words = [prompt.history, prompt.examples, image.examples, settings.preset_note]
+        return [*self.loading.outputs, *words, self.form.own_presets, self.form.batch.plan]
 
     def wire(self) -> None:
-        """Connect the controls of the form to their handlers."""
-        self._wire_presets()
+        form, settings = self.form, self.form.settings
+        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
+        controls, preset = settings.controls, settings.preset
+        # Gradio runs listeners in the order of registration. The listeners that note typed values must run before the
+        # listeners that call the server.
+        for name, control in controls.items():
+            control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
+        for event, script in (preset.focus, _LOOKED_AT), (preset.select, _SELECTED), (preset.input, _CHOSEN):
+            event(None, preset, js=script, **QUIET)
+        for tab in form.tab_items:
+            tab.select(None, js=_FORGET_TYPED, **QUIET)
+        tasks: tuple[Task, ...] = ("t2v", "i2v")
+        for tab, task in zip(form.tab_items, tasks, strict=True):
+            self._restore_typed_after(tab.select(self.task_chooser(task), preset, switched, **QUIET, **LAST))
+        inputs, outputs = self._guidance_inputs, settings.guidance_controls
+        controls["guided_steps"].input(self.apply_guided_steps, inputs, outputs, js=_COUNT_TYPED, **QUIET, **LAST)
+        controls["steps"].input(self.keep_guided_steps, inputs[:3], controls["guidance_end"], js=_STEPS_TYPED, **QUIET, **LAST)
         ImageHandlers(context=self.context, form=self.form).wire()
-        actions = self.form.actions
-        self.show_editing_after(actions.leave.click(lambda: None, None, self.form.editing, **QUIET))
-        changing = (*self.form.settings.estimate_inputs, self.form.task, self.form.image.image)
-        gr.on([component.change for component in changing], self.estimate, self.form.inputs, actions.estimate, **RAW, **LAST)
+        actions = form.actions
+        self.show_editing_after(actions.leave.click(lambda: None, None, form.editing, **QUIET))
+        changing = (*settings.estimate_inputs, form.task, form.image.image)
+        gr.on([component.change for component in changing], self.estimate, form.inputs, actions.estimate, **RAW, **LAST)
 
     def show_editing_after(self, event: gr.events.Dependency) -> None:
         """Update the labels of the buttons after this event, because a queued video may now be edited."""
@@ -91,30 +97,7 @@ class FormHandlers:
         event.then(self.show_edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET, **LAST)
 
     def estimate_after(self, event: gr.events.Dependency) -> None:
-        """Render the estimate again after this event."""
         event.then(self.estimate, self.form.inputs, self.form.actions.estimate, **RAW, **LAST)
-
-    def _wire_presets(self) -> None:
-        form, settings = self.form, self.form.settings
-        switched = [form.task, settings.preset, settings.preset_note, form.actions.generate, *self._preset_outputs]
-        controls = settings.controls
-        # Gradio runs listeners in the order of registration. The listeners that note typed values must run before the
-        # listeners that call the server.
-        for name, control in controls.items():
-            control.input(None, control, js=_NOTE_TYPED.replace("NAME", name), **QUIET)
-        preset = settings.preset
-        for event, script in (preset.focus, _LOOKED_AT), (preset.select, _SELECTED), (preset.input, _CHOSEN):
-            event(None, preset, js=script, **QUIET)
-        for tab in form.tab_items:
-            tab.select(None, js=_FORGET_TYPED, **QUIET)
-        tasks: tuple[Task, ...] = ("t2v", "i2v")
-        for tab, task in zip(form.tab_items, tasks, strict=True):
-            self._restore_typed_after(tab.select(self.task_chooser(task), settings.preset, switched, **QUIET, **LAST))
-        controls["guided_steps"].input(
-            self.apply_guided_steps, self._guidance_inputs, settings.guidance_controls, js=_COUNT_TYPED, **QUIET, **LAST
-        )
-        end = controls["guidance_end"]
-        controls["steps"].input(self.keep_guided_steps, self._guidance_inputs[:3], end, js=_STEPS_TYPED, **QUIET, **LAST)
 
     def wire_choice(self, choice: Listener) -> None:
         """Connect the event that the page sends when the visitor has chosen a preset."""
@@ -123,14 +106,12 @@ class FormHandlers:
 
     @property
     def _preset_outputs(self) -> list[gr.blocks.Block]:
-        """Return the components that change with the preset."""
         form = self.form
         follow = [form.prompt.shots.max_characters, form.image.last_image, form.sound.box, *form.settings.follows_preset]
         return [form.prompt.examples, form.image.examples, *follow]
 
     @property
     def _guidance_inputs(self) -> list[gr.blocks.Block]:
-        """Return the inputs of `apply_guided_steps`."""
         settings = self.form.settings
         return [settings.controls["guided_steps"], settings.preset, settings.controls["steps"], *settings.guidance_controls[:2]]
 
@@ -147,15 +128,29 @@ class FormHandlers:
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Show the texts in the visitor's language, the presets and prompts, and the settings of a link or of the last
         session."""
-        shown = self.show_history(caller) | {self.form.own_presets: self.own_presets.render_menu(caller)}
-        is_first_page = caller.uses_english and self.context.preset_filter(caller) == self.context.preset_filter()
-        words = {} if is_first_page else self._translate_page(caller)
+        texts, form, can_run = caller.texts, self.form, self.context.preset_filter(caller)
+        shown = self.show_history(caller) | {form.own_presets: self.own_presets.render_menu(caller)}
+        if not caller.uses_english or can_run != self.context.preset_filter():  # the page was built in English, for visitors
+            choices = preset_choices("t2v", can_run)
+            shown |= {
+                form.settings.preset_note: unavailable_presets_html(choices, texts),
+                form.prompt.shots.editor: storyboard_html("", texts),
+                form.batch.plan: csv_button_html(texts),
+            }
+            if (preset := choices.pick_preset(None)) is not None:
+                named, captions = choices.dropdown_choices(texts.language), example_captions(preset, texts)
+                shown |= {
+                    form.prompt.shots.max_characters: max_characters_html(preset),
+                    form.settings.preset: gr.update(choices=named, value=preset.name),
+                    form.settings.controls["length"]: gr.update(**control_updates(preset, texts)["length"]),
+                    form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),
+                    form.image.examples: picture_examples_html(preset, texts),
+                }
         if "settings" in parameters:
-            return shown | words | self.loading.load_link(parameters["settings"], caller.texts)
-        return shown | words | self.loading.load_session(values[self.form.session], caller.texts)
+            return shown | self.loading.load_link(parameters["settings"], texts)
+        return shown | self.loading.load_session(values[form.session], texts)
 
     def show_history(self, caller: Caller) -> Updates:
-        """Show the prompts that the visitor used before."""
         prompts = self.context.engine.library.prompts(caller.owner, MOST_HISTORY)
         return {self.form.prompt.history: history_html(prompts, caller.texts)}
 
@@ -185,30 +180,26 @@ class FormHandlers:
         return gr.update(value=texts.save_changes if editing else texts.generate), gr.update(visible=bool(editing))
 
     def task_chooser(self, task: Task) -> Callable[[str | None, gr.Request], Updates]:
-        """Return a handler that calls `choose_task` with this task."""
+        """Return a handler that shows the presets of this task. It keeps the chosen preset if it is available for the task."""
+        form = self.form
 
         def choose(name: str | None, request: gr.Request) -> Updates:
-            return self.choose_task(task, name, self.context.identify_caller(request))
+            caller = self.context.identify_caller(request)
+            choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts
+            preset = choices.pick_preset(name)
+            info, is_other = None if preset else texts.presets_none, preset is None or preset.name != name
+            # A slow answer must not overwrite a newer choice, so it sets the preset only if the preset changes.
+            other: dict[str, Any] = {"value": preset.name if preset else None} if is_other else {}
+            shown = {
+                form.task: task,
+                form.prompt.examples: gr.update(visible=shows_example_prompts(task, preset)),
+                form.settings.preset: gr.update(choices=choices.dropdown_choices(texts.language), info=info, **other),
+                form.settings.preset_note: unavailable_presets_html(choices, texts),
+                form.actions.generate: gr.update(interactive=preset is not None),
+            }
+            return shown | (self._follow_preset(preset.name, task, caller) if preset and is_other else {})
 
         return choose
-
-    def choose_task(self, task: Task, name: str | None, caller: Caller) -> Updates:
-        """Show the presets of this task. Keep the chosen preset if it is available for the task.
-
-        The answer sets the preset only if the preset changes. A slow answer would otherwise overwrite a newer choice.
-        """
-        choices, texts = preset_choices(task, self.context.preset_filter(caller)), caller.texts
-        preset, form = choices.pick_preset(name), self.form
-        info = None if preset else texts.presets_none
-        other: dict[str, Any] = {} if preset and preset.name == name else {"value": preset.name if preset else None}
-        shown = {
-            form.task: task,
-            form.prompt.examples: gr.update(visible=shows_example_prompts(task, preset)),
-            form.settings.preset: gr.update(choices=choices.dropdown_choices(texts.language), info=info, **other),
-            form.settings.preset_note: unavailable_presets_html(choices, texts),
-            form.actions.generate: gr.update(interactive=preset is not None),
-        }
-        return shown | (self._follow_preset(preset.name, task, caller) if preset and preset.name != name else {})
 
     def choose_preset(self, name: str | None, task: Task, request: gr.Request) -> Updates:
         """Show this preset's choices, its examples and its negative prompt."""
@@ -225,8 +216,8 @@ class FormHandlers:
             ),
             form.image.examples: picture_examples_html(preset, texts),
             form.image.last_image: gr.update(visible="last_image" in preset.inputs),
-            **form.sound.show_preset(preset),
-            **form.prompt.shots.show_preset(preset),
+            form.sound.box: gr.update(visible="sound" in preset.inputs),
+            form.prompt.shots.max_characters: max_characters_html(preset),
         }
 
     def apply_guided_steps(
@@ -257,24 +248,3 @@ class FormHandlers:
         except LookupError:
             is_shown = False
         return round(100 * interval_end(count, steps), 6) if is_shown and count and steps and 0 < count < steps else gr.skip()
-
-    def _translate_page(self, caller: Caller) -> Updates:
-        """Return updates that show the choice of presets, the note and the examples in the visitor's language."""
-        texts, form = caller.texts, self.form
-        choices = preset_choices("t2v", self.context.preset_filter(caller))
-        named, preset = choices.dropdown_choices(texts.language), choices.pick_preset(None)
-        shown: Updates = {
-            form.settings.preset_note: unavailable_presets_html(choices, texts),
-            form.prompt.shots.editor: storyboard_html("", texts),
-            form.batch.plan: csv_button_html(texts),
-        }
-        if preset is None:
-            return shown
-        captions = example_captions(preset, texts)
-        return shown | {
-            **form.prompt.shots.show_preset(preset),
-            form.settings.preset: gr.update(choices=named, value=preset.name),
-            form.settings.controls["length"]: gr.update(**control_updates(preset, texts)["length"]),
-            form.prompt.examples: gr.Dataset(samples=example_samples(preset), sample_labels=captions),
-            form.image.examples: picture_examples_html(preset, texts),
-        }

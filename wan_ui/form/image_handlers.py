@@ -22,13 +22,10 @@ from wan_ui.services.studio_context import StudioContext
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHandlers:
-    """The handlers of the form's image."""
-
     context: StudioContext
     form: Form
 
     def wire(self) -> None:
-        """Connect the controls of the image to their handlers."""
         image, size = self.form.image, self.form.settings.controls["resolution"]
         shown, inputs = [image.preview, image.note], [image.image, size, image.focus]
         image.image.input(self.show_new_image, inputs[:2], [*shown, image.focus], **RAW, **LAST)
@@ -53,7 +50,6 @@ class ImageHandlers:
     async def show_crop(
         self, file: object, resolution: str, focus: tuple[float, float], request: gr.Request
     ) -> tuple[object, str]:
-        """Return the preview of the crop and the image's note."""
         caller = await asyncio.to_thread(self.context.identify_caller, request)
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
@@ -82,7 +78,6 @@ class ImageHandlers:
             return CENTRE
 
     async def pad_image(self, file: object, resolution: str, request: gr.Request) -> object:
-        """Return the whole image with bars in place of a crop."""
         try:
             path, size = uploaded_picture(file), parse_size(resolution)
             if path is None:

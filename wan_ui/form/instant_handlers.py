@@ -10,7 +10,7 @@ from backend.errors import Busy, StudioError
 from backend.media.sandbox import Steps
 from backend.schemas.events import DraftFinished, Failed
 from wan_ui.components.buttons import Act
-from wan_ui.components.events import QUIET, Updates, Values
+from wan_ui.components.events import EACH, QUIET, Listener, Updates, Values
 from wan_ui.components.field_errors import error_sentence, shorten_paths
 from wan_ui.form.form import Form
 from wan_ui.form.instant import result_html
@@ -24,27 +24,17 @@ _CHANGED = "() => studio.form.requestDraft()"
 
 @dataclass(frozen=True, kw_only=True)
 class InstantHandlers:
-    """The handlers of the switch Instant."""
-
     context: StudioContext
     form: Form
 
-    @property
-    def inputs(self) -> set[gr.blocks.Block]:
-        instant = self.form.prompt.instant
-        return self.form.inputs | {instant.switch, instant.seed}
-
-    @property
-    def outputs(self) -> list[gr.blocks.Block]:
-        return [self.form.prompt.instant.result, self.form.prompt.instant.seed]
-
-    def wire(self) -> None:
-        """Notify the page's script of each change of the form, also of changes by buttons."""
-        form, settings, image = self.form, self.form.settings, self.form.image
+    def wire(self, act: Listener) -> None:
+        """Connect the event of the page's script to its handler. Notify the script of all changes of the form."""
+        form, settings, image, instant = self.form, self.form.settings, self.form.image, self.form.prompt.instant
         changing = [form.prompt.prompt, settings.preset, *settings.follows_preset, settings.is_seed_random]
         changes = [component.change for component in (*changing, *image.by_setting.values(), image.focus)]
         # `seed.input`, not `seed.change`: a queued video changes the seed too, but the stage shows that video and needs no draft.
         gr.on([*changes, settings.seed.input, *(tab.select for tab in form.tab_items)], None, js=_CHANGED, **QUIET)
+        act(self.act, form.inputs | {instant.switch, instant.seed}, [instant.result, instant.seed], **EACH)
 
     async def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Generate a draft ("draft"), or stop the visitor's draft ("stop").

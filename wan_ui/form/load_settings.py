@@ -28,7 +28,6 @@ from wan_ui.components.events import Updates
 from wan_ui.components.toast import Message
 from wan_ui.form.controls import control_values
 from wan_ui.form.form import Form, omit_input_files
-from wan_ui.form.own_sound import takes_sound
 from wan_ui.form.picture import CENTRE
 from wan_ui.form.unused_settings import FILES_OF_SHOTS, shown_by_form, unused_settings_text
 from wan_ui.gateway.uploads import check_upload_path, copy_to_cache, temporary_image_path
@@ -53,19 +52,19 @@ def parse_proposed_size(value: str) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadHandlers:
-    """Handlers that load settings into the form."""
-
     context: StudioContext
     form: Form
     message: gr.HTML
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        return [*self.form.loadable, self.message, self.form.editing]
+        form, shots = self.form, self.form.prompt.shots
+        follow = [form.tabs, shots.editor, shots.max_characters, form.sound.box]
+        inputs = sorted(form.inputs, key=lambda component: component._id)
+        return [*follow, *inputs, self.message, form.editing]
 
     @runs_sandbox_calls
     def act(self, request: gr.Request, event: gr.EventData) -> Steps[Updates]:
-        """Handle a button that loads settings."""
         act, caller = Act.from_event(event), self.context.identify_caller(request)
         texts = caller.texts
         if act.what == "prompt":
@@ -76,13 +75,22 @@ class LoadHandlers:
         job = self.context.find_job(act.job, caller)
         if job is None:
             return {self.message: gr.skip()}
-        do = {"use": self._load_same, "edit": self._edit_queued, "full": self._load_full_quality}
         try:
-            if act.what == "fits":
-                return self._load_proposal(job, act.value, texts)
-            if act.what == "continue":
-                return (yield from self._continue_video(job, caller))
-            return do.get(act.what, self._load_same)(job, texts)
+            match act.what:
+                case "fits":
+                    return self._load_proposal(job, act.value, texts)
+                case "continue":
+                    return (yield from self._continue_video(job, caller))
+                case "full":
+                    return self._load_full_quality(job, texts)
+                case "edit":
+                    if not job.request.is_from_pictures:  # the form has no field for a clip, *Save changes* would remove it
+                        raise RequestError(
+                            "a video that is made under Edit", "cannot be changed here", "queue another under Edit"
+                        )
+                    message = Message(text=texts.loaded_editing, view="create")
+                    return self._load_job(job, texts, message) | {self.form.editing: job.id}
+            return self._load_same(job, texts)
         except StudioError as error:
             return {self.message: Message.from_error(error).html(texts)}
 
@@ -93,14 +101,21 @@ class LoadHandlers:
         caller = self.context.identify_caller(request)
         try:
             path = check_upload_path(Act.from_event(event).value)
-            if path.suffix.lower() not in (".mp4", ".m4v", ".mov"):
-                return self._load_image_file(str(path), caller.texts)
-            return (yield from self._load_video_file(path, caller))
+            if path.suffix.lower() in (".mp4", ".m4v", ".mov"):
+                return (yield from self._load_video_file(path, caller))
+            if not preset_choices("i2v", self.context.can_run).available:
+                raise RequestError("a picture", "needs a model that starts from one, and none is here", "download one")
+            return {
+                self.form.tabs: gr.update(selected="i2v"),
+                self.form.task: "i2v",
+                self.form.image.image: str(path),
+                self.form.image.focus: CENTRE,
+                self.message: Message(view="create").html(caller.texts),
+            }
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
 
     def load_link(self, code: str, texts: Texts) -> Updates:
-        """Load the settings of a link."""
         try:
             request = decode_settings(code)
             return self.show_request(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
@@ -113,10 +128,9 @@ class LoadHandlers:
             given = dict(settings or {})
             is_seed_new = bool(given.pop("is_seed_new", True))
             request = GenerationRequest.from_stored(omit_input_files(given))
-            self._check_available(request, texts)
-            return self.form.show_settings(request, texts, self.context.can_run) | self.form.show_prompt(
-                request, is_seed_new=is_seed_new
-            )
+            self.check_available(request, texts)
+            shown = self.form.show_settings(request, texts, self.context.can_run)
+            return shown | self.form.show_prompt(request, is_seed_new=is_seed_new)
         except (StudioError, TypeError):
             return {self.message: gr.skip()}
 
@@ -134,44 +148,28 @@ class LoadHandlers:
 
         Raises: StudioError for a model that is not on this machine.
         """
-        self._check_available(request, texts)
-        is_clip_lost, are_cues_lost = not request.is_from_pictures, bool(request.cues or request.action)
-        sentences = texts.loaded_clip if is_clip_lost else "", texts.loaded_cues if are_cues_lost else ""
-        unused = (*sentences, unused_settings_text(request, shown_by_form(request) - {*missing}, texts))
-        message = replace(message, text=" ".join(filter(None, (message.text, *unused))))
-        shown = self.form.show_settings(request, texts, self.context.can_run) | self.form.show_prompt(
-            request, is_seed_new=is_seed_new
-        )
+        self.check_available(request, texts)
+        lost = {texts.loaded_clip: not request.is_from_pictures, texts.loaded_cues: request.cues or request.action}
+        unused = unused_settings_text(request, shown_by_form(request) - {*missing}, texts)
+        sentences = (message.text, *(sentence for sentence, is_lost in lost.items() if is_lost), unused)
+        message = replace(message, text=" ".join(filter(None, sentences)))
+        shown = self.form.show_settings(request, texts, self.context.can_run)
+        shown |= self.form.show_prompt(request, is_seed_new=is_seed_new)
         return shown | {self.message: message.html(texts), self.form.editing: None}
 
     def _load_same(self, job: Job, texts: Texts) -> Updates:
-        again = text_button("fill:new", texts.loaded_seed_button)
-        message = Message(text=texts.loaded.format(seed=job.request.seed), button=again, view="create")
-        return self._load_job(job, texts, message)
+        again, text = text_button("fill:new", texts.loaded_seed_button), texts.loaded.format(seed=job.request.seed)
+        return self._load_job(job, texts, Message(text=text, button=again, view="create"))
 
-    def _load_job(self, job: Job, texts: Texts, message: Message) -> Updates:
-        """Load a job's settings with its images, audio and storyboard."""
-        return (
-            self.show_request(job.request, texts, message)
-            | self._load_input_files(job.request)
-            | self.form.prompt.shots.load_job(job, texts)
-        )
-
-    def _edit_queued(self, job: Job, texts: Texts) -> Updates:
-        if not job.request.is_from_pictures:  # the form has no field for a clip, so *Save changes* would remove the clip
-            raise RequestError("a video that is made under Edit", "cannot be changed here", "queue another under Edit")
-        message = Message(text=texts.loaded_editing, view="create")
-        return self._load_job(job, texts, message) | {self.form.editing: job.id}
+    def _load_job(self, job: Job, texts: Texts, message: Message, **changes: int) -> Updates:
+        """Load a job's settings, with some changes, and with its images, audio and storyboard."""
+        request = job.request.with_changes(**changes) if changes else job.request
+        shown = self.show_request(request, texts, message) | self._load_input_files(request)
+        return shown | self.form.prompt.shots.load_job(job, texts)
 
     def _load_proposal(self, job: Job, size: str, texts: Texts) -> Updates:
         """Load the job's settings with a proposed size and length, such as "832x480x81". Raises: RequestError."""
-        request = job.request.with_changes(**parse_proposed_size(size))
-        message = Message(text=texts.loaded_fits, view="create")
-        return (
-            self.show_request(request, texts, message)
-            | self._load_input_files(request)
-            | self.form.prompt.shots.load_job(job, texts)
-        )
+        return self._load_job(job, texts, Message(text=texts.loaded_fits, view="create"), **parse_proposed_size(size))
 
     def _load_full_quality(self, job: Job, texts: Texts) -> Updates:
         """Load the full preset for the job's draft preset, with the same prompt, images and seed."""
@@ -179,54 +177,48 @@ class LoadHandlers:
         if preset is None:
             return self._load_same(job, texts)
         pictures = [role for role in job.request.inputs() if role in self.form.image.by_setting]
-        sound_names = ("sound", "sound_start") if takes_sound(preset) else ()
+        sound_names = ("sound", "sound_start") if "sound" in preset.inputs else ()
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *sound_names)}
         shots = omit_input_files({"shots": job.request.shots}) if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
-        parts = (
-            texts.loaded_full.format(title=preset.words(texts.language).title),
-            unused_settings_text(job.request, {*same, *shots}, texts),
-        )
-        message = Message(text=" ".join(filter(None, parts)), view="create")
+        text, unused = texts.loaded_full.format(title=preset.words(texts.language).title), {*same, *shots}
+        text = " ".join(filter(None, (text, unused_settings_text(job.request, unused, texts))))
+        message = Message(text=text, view="create")
         return self.show_request(request, texts, message) | self._load_input_files(request)
 
     def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
-        """Load settings of "Image to video" into the form, with the video's last frame as the first frame."""
+        """Load settings of "Image to video" into the form, with the video's last frame as the first frame.
+
+        They are the job's settings if its preset supports image to video, else those of the first available preset that does.
+        """
         texts = caller.texts
         picture = yield from _extract_frame(job.folder / VIDEO_FILE, -1)
-        preset = self._choose_image_preset(job.request)
-        same = job.request.preset == preset.name
-        base = (
-            job.request.with_changes(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_ONE_SHOT)
-            if same
-            else (GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture))
-        )
-        unused = unused_settings_text(job.request, shown_by_form(base) - _ONE_SHOT.keys() if same else {"prompt", "seed"}, texts)
-        message = Message(text=" ".join(filter(None, (texts.loaded_continue, unused))), view="create")
-        return self.show_request(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
-
-    def _choose_image_preset(self, request: GenerationRequest) -> Preset:
-        """Return the request's preset if it supports image to video, else the first available preset that does.
-
-        Raises: RequestError.
-        """
-        choices = preset_choices("i2v", self.context.can_run)
-        preset = choices.pick_preset(request.preset)
+        preset = preset_choices("i2v", self.context.can_run).pick_preset(job.request.preset)
         if preset is None:
             raise RequestError("continuing", "needs a model that starts from a picture, and none is here", "download one")
-        return preset
+        if job.request.preset == preset.name:
+            base = job.request.with_changes(task="i2v", image=picture, last_image=None, image_focus=CENTRE, **_ONE_SHOT)
+            kept = shown_by_form(base) - _ONE_SHOT.keys()
+        else:
+            base = GenerationRequest.from_preset(preset, prompt=job.request.prompt, image=picture)
+            kept = frozenset({"prompt", "seed"})
+        unused = unused_settings_text(job.request, kept, texts)
+        message = Message(text=" ".join(filter(None, (texts.loaded_continue, unused))), view="create")
+        return self.show_request(base, texts, message, is_seed_new=True) | {self.form.image.image: picture}
 
     def _load_video_file(self, path: Path, caller: Caller) -> Steps[Updates]:
         stored = yield SandboxCall(work=read_stored_request, arguments=(path,))
         request, texts = GenerationRequest.from_stored(stored), caller.texts
         again = text_button("fill:new", texts.loaded_seed_button) if request.task == "t2v" else ""
         text = texts.loaded.format(seed=request.seed)
+        message = Message(text=text, button=again, view="create")
         if not request.inputs():
-            return self.show_request(request, texts, Message(text=text, button=again, view="create"))
-        job = self._find_original(request, caller)
-        if job is not None:
-            message = Message(text=text, button=again, view="create")
-            return self._load_job(job, texts, message)
+            return self.show_request(request, texts, message)
+        shared = request.for_sharing()
+        jobs = self.context.engine.jobs.list_jobs(caller.owner, seed=request.seed)
+        original = next((job for job in jobs if job.request.for_sharing() == shared), None)  # the visitor's own job
+        if original is not None:
+            return self._load_job(original, texts, message)
         picture = None if request.task == "t2v" else (yield from _extract_frame(path, 0))
         missing = {texts.loaded_first_frame: picture, texts.loaded_own_sound: request.sound}
         text = " ".join((text, *(words for words, value in missing.items() if value)))
@@ -234,27 +226,9 @@ class LoadHandlers:
         if request.sound:
             filled |= self.form.sound.load_audio(request, None)
         lost = FILES_OF_SHOTS | {"last_image"}
-        return self.show_request(request, texts, Message(text=text, button=again, view="create"), missing=lost) | filled
+        return self.show_request(request, texts, replace(message, text=text), missing=lost) | filled
 
-    def _find_original(self, request: GenerationRequest, caller: Caller) -> Job | None:
-        """Return the visitor's own job that generated this video, None if it no longer exists."""
-        shared = request.for_sharing()
-        jobs = self.context.engine.jobs.list_jobs(caller.owner, seed=request.seed)
-        return next((job for job in jobs if job.request.for_sharing() == shared), None)
-
-    def _load_image_file(self, path: str, texts: Texts) -> Updates:
-        preset = preset_choices("i2v", self.context.can_run).pick_preset(None)
-        if preset is None:
-            raise RequestError("a picture", "needs a model that starts from one, and none is here", "download one")
-        return {
-            self.form.tabs: gr.update(selected="i2v"),
-            self.form.task: "i2v",
-            self.form.image.image: path,
-            self.form.image.focus: CENTRE,
-            self.message: Message(view="create").html(texts),
-        }
-
-    def _check_available(self, request: GenerationRequest, texts: Texts) -> None:
+    def check_available(self, request: GenerationRequest, texts: Texts) -> None:
         """Check that the preset's model is on this machine. Another model would generate a different video.
 
         Raises: StudioError.
@@ -284,7 +258,6 @@ def encode_settings(request: GenerationRequest) -> str:
 
 
 def decode_settings(code: str) -> GenerationRequest:
-    """Decode the request of a link. Raises: RequestError."""
     try:
         data = json.loads(base64.urlsafe_b64decode(code[:20_000] + "=" * (-len(code) % 4)))
         request = GenerationRequest.from_stored(omit_input_files(dict(data)))

@@ -16,7 +16,7 @@ from backend.errors import RequestError, StudioError
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, FROM_INPUTS, INPUTS, find_preset
 from wan_ui.components.buttons import Act, icon_button, text_button
-from wan_ui.components.events import Updates, Values, start_script
+from wan_ui.components.events import Updates, Values
 from wan_ui.components.toast import Message
 from wan_ui.form.form import Form
 from wan_ui.form.load_settings import LoadHandlers, encode_settings
@@ -32,13 +32,7 @@ _FORMAT = "wan-studio-presets"
 Presets = Mapping[str, Mapping[str, Any]]
 
 
-def build_own_presets(texts: Texts) -> gr.HTML:
-    """Build an empty menu."""
-    return gr.HTML(own_presets_html({}, texts), js_on_load=start_script("own_presets"), elem_id="own-presets")
-
-
 def own_presets_html(presets: Presets, texts: Texts) -> str:
-    """Render the button and its menu."""
     rows = "".join(
         f"<li>{text_button('own:load', name, hint=texts.my_presets_load.format(name=name), value=name)}"
         f"{icon_button('own:rename', 'edit', texts.my_presets_rename, value=name)}"
@@ -46,24 +40,20 @@ def own_presets_html(presets: Presets, texts: Texts) -> str:
         for name in presets
     )
     listed = f"<ul>{rows}</ul>" if rows else f'<p class="hint">{escape(texts.my_presets_none)}</p>'
-    named = escape(texts.my_presets_name)
+    named, export = escape(texts.my_presets_name), ""
+    if presets:
+        content = json.dumps({"format": _FORMAT, "presets": presets}, ensure_ascii=False, indent=2)
+        address = f"data:application/json;base64,{base64.b64encode(content.encode()).decode()}"
+        export = f'<a class="button" href="{address}" download="presets.json">{escape(texts.my_presets_export)}</a>'
     return (
         f'<details class="popover" id="own-menu"><summary>{escape(texts.my_presets)}</summary><div>'
         f"<h2>{escape(texts.my_presets_title)}</h2>{listed}"
         f'<p class="row"><input id="own-name" maxlength="60" placeholder="{named}" aria-label="{named}">'
         f"{text_button('own:save', texts.my_presets_save)}</p>"
-        f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{_export_link(presets, texts)}'
+        f'<p class="row">{text_button("own:link", texts.copy_link, name="link")}{export}'
         f'<label class="button"><input type="file" id="own-file" accept=".json,application/json">'
         f"{escape(texts.my_presets_import)}</label></p></div></details>"
     )
-
-
-def _export_link(presets: Presets, texts: Texts) -> str:
-    if not presets:
-        return ""
-    content = json.dumps({"format": _FORMAT, "presets": presets}, ensure_ascii=False, indent=2)
-    address = f"data:application/json;base64,{base64.b64encode(content.encode()).decode()}"
-    return f'<a class="button" href="{address}" download="presets.json">{escape(texts.my_presets_export)}</a>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +65,7 @@ class OwnPresetHandlers:
     loading: LoadHandlers
     message: gr.HTML
 
-    @property
-    def outputs(self) -> list[gr.blocks.Block]:
-        return [*self.loading.outputs, self.form.own_presets]
-
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
-        """Handle one press in the menu."""
         caller = self.context.identify_caller(request)
         try:
             done = self._handle(Act.from_event(event), values, caller.owner, caller.texts)
@@ -89,7 +74,6 @@ class OwnPresetHandlers:
         return done | {self.form.own_presets: self.render_menu(caller)}
 
     def render_menu(self, caller: Caller) -> str:
-        """Render the menu with the visitor's presets."""
         return own_presets_html(self.context.engine.user_presets.presets(caller.owner), caller.texts)
 
     def _handle(self, act: Act, values: Values, owner: str, texts: Texts) -> Updates:
@@ -108,8 +92,15 @@ class OwnPresetHandlers:
                 return self._import(act.value, owner, texts)
             case "link":
                 draft = self.form.read(values)
+                given, shots, figures = draft.given, draft.given.get("shots") or (), draft.given.get("figures") or ()
+                names = [one.name for one in INPUTS if given.get(one.name)]  # a link does not contain files
+                for name, parts in (("shot_images", shots), ("figure_images", figures)):
+                    names += [name] if any(part.get("image") not in (None, "") for part in parts) else []
+                names += ["shot_videos"] if any(row.get("job") for row in shots) else []
+                named = texts.list_separator.join(texts.with_prefix("setting_")[name] for name in names)
+                left_out = texts.settings_linked_without.format(settings=named) if names else ""
+                text = " ".join(filter(None, (texts.settings_linked, left_out)))
                 copy = f"?settings={encode_settings(draft.to_settings())}"
-                text = " ".join(filter(None, (texts.settings_linked, _omitted_files_text(draft.given, texts))))
                 return {self.message: Message(text=text, copy=copy).html(texts)}
         return {}
 
@@ -117,12 +108,10 @@ class OwnPresetHandlers:
         if settings is None:
             return {}
         request = check_settings(settings)
-        if not self.context.can_run(request.resolved_preset):
-            raise StudioError(texts.loaded_elsewhere.format(preset=request.preset).rstrip("."))
+        self.loading.check_available(request, texts)
         unused = unused_settings_text(request, shown_by_form(request), texts)
-        return self.form.show_settings(request, texts, self.context.can_run) | (
-            self._show_message(unused, texts) if unused else {}
-        )
+        shown = self.form.show_settings(request, texts, self.context.can_run)
+        return shown | (self._show_message(unused, texts) if unused else {})
 
     def _import(self, text: str, owner: str, texts: Texts) -> Updates:
         """Import all presets of a file, or none."""
@@ -142,19 +131,7 @@ class OwnPresetHandlers:
         return {self.message: Message(text=text).html(texts)}
 
 
-def _omitted_files_text(given: Mapping[str, Any], texts: Texts) -> str:
-    """Return a sentence that lists the kinds of files in the form, which a link does not contain. Return "" without files."""
-    rows, figures = given.get("shots") or (), given.get("figures") or ()
-    of_shots = {"shot_images": rows, "figure_images": figures}
-    names = [one.name for one in INPUTS if given.get(one.name)]
-    names += [name for name, parts in of_shots.items() if any(part.get("image") not in (None, "") for part in parts)]
-    names += ["shot_videos"] if any(row.get("job") for row in rows) else []
-    named = texts.list_separator.join(texts.with_prefix("setting_")[name] for name in names)
-    return texts.settings_linked_without.format(settings=named) if names else ""
-
-
 def preset_settings(request: GenerationRequest) -> dict[str, object]:
-    """Return the settings that a named preset stores."""
     return {name: value for name, value in request.for_sharing().items() if name not in _PERSONAL}
 
 

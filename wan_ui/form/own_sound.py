@@ -11,7 +11,6 @@ from backend.schemas.request import GenerationRequest
 from presets import Preset
 from wan_ui.components.events import QUIET
 from wan_ui.components.field_errors import build_note
-from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.i18n.english import Texts
 
 
@@ -24,23 +23,14 @@ class SoundPanel:
     start: gr.Number
     note: gr.HTML
 
-    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, object]:
-        """Return Gradio updates for this preset."""
-        return {self.box: gr.update(visible=takes_sound(preset))}
-
     def load_audio(self, request: GenerationRequest, path: str | None) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show a request's audio. `path` is the file, None if it is missing."""
-        box = gr.update(visible=takes_sound(request.resolved_preset), open=request.sound is not None)
+        box = gr.update(visible="sound" in request.resolved_preset.inputs, open=request.sound is not None)
         return {self.file: path, self.start: request.sound_start, self.box: box}
 
 
-def takes_sound(preset: Preset) -> bool:
-    """Return whether the preset's model can follow audio."""
-    return "sound" in preset.inputs
-
-
 def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
-    with gr.Accordion(labels.own_sound, open=False, elem_id="own-sound", visible=takes_sound(preset)) as box:
+    with gr.Accordion(labels.own_sound, open=False, elem_id="own-sound", visible="sound" in preset.inputs) as box:
         gr.Markdown(labels.own_sound_file, elem_classes="hint")
         file = gr.Audio(
             label=labels.own_sound,
@@ -56,11 +46,3 @@ def build_sound_panel(preset: Preset, labels: Texts) -> SoundPanel:
         start = gr.Number(label=labels.own_sound_start, value=0, minimum=0, step=0.1, elem_id="sound-start", min_width=100)
         note = build_note("sound-note")
     return SoundPanel(box=box, file=file, start=start, note=note)
-
-
-def uploaded_sound(file: object) -> str | None:
-    """Return the path of an uploaded audio file from the page's value, without opening it.
-
-    Raises: SoundError for a path that is no upload.
-    """
-    return str(check_upload_path(file.get("path"), "sound")) if isinstance(file, dict) else None

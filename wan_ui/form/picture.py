@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from presets import ImageExample, Preset
+from presets import Preset
 from wan_ui.components.events import start_script
 from wan_ui.components.field_errors import build_note
 from wan_ui.form.crop import encode_data_url
@@ -71,15 +71,13 @@ def _build_image(element: str, label: str, alt: str, labels: Texts, **more: Any)
 
 def picture_examples_html(preset: Preset, texts: Texts) -> str:
     """Render the preset's example images as buttons. Captions in the visitor's language are their tooltips."""
-    captions = preset.words(texts.language).image_examples
-    captioned = zip(preset.image_examples, captions, strict=True)
-    buttons = "".join(_example_button(index, *each) for index, each in enumerate(captioned))
+    buttons = ""
+    captioned = zip(preset.image_examples, preset.words(texts.language).image_examples, strict=True)
+    for index, (example, caption) in enumerate(captioned):
+        label, source = escape(caption), encode_data_url(example.path.read_bytes(), example.path.suffix[1:])
+        button = f'<button type="button" data-index="{index}" title="{label}" aria-label="{label}">'
+        buttons += f'{button}<img src="{source}" alt=""></button>'
     return f'<div class="pictures" role="group" aria-label="{escape(texts.image_examples)}">{buttons}</div>'
-
-
-def _example_button(index: int, example: ImageExample, caption: str) -> str:
-    label, source = escape(caption), encode_data_url(example.path.read_bytes(), example.path.suffix[1:])
-    return f'<button type="button" data-index="{index}" title="{label}" aria-label="{label}"><img src="{source}" alt=""></button>'
 
 
 def uploaded_picture(file: object) -> str | None:
@@ -104,7 +102,6 @@ def crop_preview_html(address: str, size: tuple[int, int], texts: Texts) -> str:
 
 
 def empty_preview_html(size: tuple[int, int], texts: Texts) -> str:
-    """Render the empty frame of the crop."""
     return _preview_html(size, f"<p>{escape(texts.image_preview_empty)}</p>", texts)
 
 

@@ -13,7 +13,7 @@ from presets.loader import Task
 from wan_ui.components.events import QUIET
 from wan_ui.components.field_errors import build_note
 from wan_ui.form.instant import InstantPanel, build_instant_panel
-from wan_ui.form.rewrite import RewritePanel, build_rewrite_panel
+from wan_ui.form.rewrite import RewritePanel
 from wan_ui.form.shots import ShotsPanel, build_shots_panel
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
@@ -31,7 +31,6 @@ class PromptPanel:
 
 
 def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, *, has_rewriter: bool, offers_instant: bool) -> PromptPanel:
-    """Build the panel for this preset."""
     with gr.Column(elem_id="prompt-column"):
         prompt = gr.Textbox(
             label=labels.prompt,
@@ -42,7 +41,11 @@ def build_prompt_panel(preset: Preset, texts: Texts, labels: Texts, *, has_rewri
             elem_id="prompt",
         )
         history = gr.HTML(history_html([], texts), elem_id="history")
-        rewrite = build_rewrite_panel(labels, has_rewriter)
+        rewrite = RewritePanel(
+            button=gr.Button(labels.rewrite, size="sm", elem_id="rewrite", visible=has_rewriter),
+            suggestion=gr.HTML("", elem_id="suggestion", visible=has_rewriter),
+            put=gr.State(None),
+        )
         instant = build_instant_panel(texts, labels, is_offered=offers_instant)
     shots = build_shots_panel(preset, texts)
     note = build_note("prompt-note")
@@ -73,7 +76,6 @@ def history_html(prompts: list[str], texts: Texts) -> str:
 
 
 def example_samples(preset: Preset) -> list[list[str]]:
-    """Return the preset's examples as rows of a Gradio dataset."""
     return [[example] for example in preset.examples]
 
 

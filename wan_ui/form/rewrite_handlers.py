@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from html import escape
 
 import gradio as gr
 
@@ -18,12 +19,12 @@ from backend.media.sandbox import SandboxCall
 from backend.prompt_rewriting.helper import Helper, stream_suggestions
 from backend.prompt_rewriting.request import RewriteRequest, has_instructions
 from backend.schemas.settings import find_preset
-from wan_ui.components.buttons import Act
-from wan_ui.components.events import QUIET, SILENT, Updates, Values
+from wan_ui.components.buttons import Act, text_button
+from wan_ui.components.events import EACH, QUIET, SILENT, Listener, Updates, Values
 from wan_ui.components.field_errors import error_sentence, note_html
 from wan_ui.form.crop import encode_preview
 from wan_ui.form.form import Draft, Form
-from wan_ui.form.rewrite import partial_suggestion_html, suggestion_html, suggestion_used_html
+from wan_ui.form.rewrite import partial_suggestion_html, suggestion_html
 from wan_ui.gateway.limits import PROMPTS_HOURLY, PROMPTS_WRITTEN
 from wan_ui.i18n.english import Texts
 from wan_ui.services.caller import Caller
@@ -49,32 +50,20 @@ class RewriteHandlers:
         default_factory=lambda: HourlyBudget(PROMPTS_HOURLY.of_visitor, PROMPTS_HOURLY.of_address, PROMPTS_HOURLY.in_all)
     )
 
-    @property
-    def outputs(self) -> list[gr.blocks.Block]:
-        """Return the components that the suggestion's buttons can change."""
-        panel = self.form.prompt.rewrite
-        return [self.form.prompt.prompt, panel.put, panel.suggestion]
-
-    def wire(self) -> None:
-        """Connect the button to its handler. Hide a suggestion when the prompt changes."""
+    def wire(self, act: Listener) -> None:
+        """Connect the buttons to their handlers. Hide a suggestion when the prompt changes."""
         prompt, panel = self.form.prompt.prompt, self.form.prompt.rewrite
+        inputs, outputs = self.form.inputs, panel.suggestion
         panel.button.click(
-            self.suggest,
-            self.form.inputs,
-            panel.suggestion,
-            concurrency_limit=None,
-            trigger_mode="multiple",
-            preprocess=False,
-            **SILENT,
+            self.suggest, inputs, outputs, concurrency_limit=None, trigger_mode="multiple", preprocess=False, **SILENT
         )
         prompt.change(self.clear_if_changed, [prompt, panel.put], panel.suggestion, **QUIET)
+        act(self.act, {prompt}, [prompt, panel.put, panel.suggestion], **EACH)
 
     async def suggest(self, values: Values, request: gr.Request) -> AsyncIterator[str]:
         """Yield the growing suggestion as HTML, then the complete suggestion with its changes marked, or an error."""
-        caller, prompt = (
-            await asyncio.to_thread(self.context.identify_caller, request),
-            str(values[self.form.prompt.prompt] or ""),
-        )
+        caller = await asyncio.to_thread(self.context.identify_caller, request)
+        prompt = str(values[self.form.prompt.prompt] or "")
         if self.context.rewriter is None or not prompt.strip():
             yield ""
             return
@@ -101,11 +90,10 @@ class RewriteHandlers:
         act, prompt, panel = Act.from_event(event), self.form.prompt.prompt, self.form.prompt.rewrite
         if act.what == "use":
             caller = await asyncio.to_thread(self.context.identify_caller, request)
-            return {
-                prompt: act.value,
-                panel.put: act.value,
-                panel.suggestion: suggestion_used_html(str(values[prompt] or ""), caller.texts),
-            }
+            undo = text_button("rewrite:undo", caller.texts.rewrite_undo, value=str(values[prompt] or ""))
+            note = f'<p class="hint">{escape(caller.texts.rewrite_used)}</p><div class="actions">{undo}</div>'
+            used = f'<div class="suggestion used">{note}</div>'
+            return {prompt: act.value, panel.put: act.value, panel.suggestion: used}
         self.end_suggestion(request.session_hash or "")
         if act.what == "undo":
             return {prompt: act.value, panel.put: None, panel.suggestion: ""}

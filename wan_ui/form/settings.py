@@ -3,7 +3,6 @@
 Functions take `Texts` in two forms: `texts` has texts for HTML, `labels` has keys that Gradio translates in the browser.
 """
 
-from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -39,13 +38,8 @@ class SettingsPanel:
     note: gr.HTML
     controls: dict[str, Component]
 
-    def show_values(self, shown: GenerationRequest, preset: Preset, texts: Texts) -> dict[gr.blocks.Block, object]:
-        """Return Gradio updates of all controls: values of the request; choices, limits and visibility from the preset."""
-        return {self.controls[name]: gr.update(**update) for name, update in control_updates(preset, texts, shown).items()}
-
     @property
     def follows_preset(self) -> list[Component]:
-        """Return the components that change with the preset."""
         return list(self.controls.values())
 
     @property
@@ -77,7 +71,6 @@ def build_preset_picker(choices: PresetChoices, texts: Texts, labels: Texts) -> 
 
 
 def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, labels: Texts) -> SettingsPanel:
-    """Build the panel for this preset."""
     picker, preset_note = build_preset_picker(choices, texts, labels)
     given = describe_controls(preset, texts)
     built: dict[str, Component] = {}
@@ -98,8 +91,9 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
                     )
                     is_random = gr.Checkbox(label=labels.seed_random, value=True, elem_id="seed-random", container=False)
     note = build_note("settings-note")
+    placed = {name for names in (*_ROWS, *_MORE) for name in names}
     with gr.Accordion(labels.more, open=False, elem_id="more"):
-        for names in (*_MORE, *_unplaced_controls(given)):
+        for names in (*_MORE, *((name,) for name in given if name not in placed)):
             with gr.Row(elem_classes="pair") if len(names) > 1 else nullcontext():
                 built |= {name: _build_component(given[name], labels) for name in names}
     assert seed is not None and is_random is not None, "one of the rows has guidance"
@@ -111,12 +105,6 @@ def build_settings_panel(choices: PresetChoices, preset: Preset, texts: Texts, l
         note=note,
         controls={name: built[name] for name in given},
     )
-
-
-def _unplaced_controls(given: Mapping[str, Control]) -> Iterator[tuple[str]]:
-    """Yield the names of the controls that are missing in `_ROWS` and `_MORE`."""
-    placed = {name for names in (*_ROWS, *_MORE) for name in names}
-    return ((name,) for name in given if name not in placed)
 
 
 def _build_component(control: Control, labels: Texts) -> Component:
@@ -160,15 +148,10 @@ def unavailable_presets_html(choices: PresetChoices, texts: Texts) -> str:
     """Render the presets that cannot run on this machine, as a list that opens when its heading is pressed."""
     if not choices.unavailable:
         return ""
-    rows = "".join(_unavailable_preset_html(preset, texts) for preset in choices.unavailable)
+    missing, named = escape(texts.preset_missing), [preset.words(texts.language) for preset in choices.unavailable]
+    rows = "".join(
+        f"<li><b>{escape(one.title)}</b><span>{escape(one.description)}</span><span>{missing}</span></li>" for one in named
+    )
     where = f'<li><button type="button" data-view="models">{escape(texts.presets_where)}</button></li>'
     summary = escape(texts.presets_elsewhere.format(count=len(choices.unavailable)))
     return f'<details class="elsewhere"><summary>{summary}</summary><ul>{where}{rows}</ul></details>'
-
-
-def _unavailable_preset_html(preset: Preset, texts: Texts) -> str:
-    words = preset.words(texts.language)
-    return (
-        f"<li><b>{escape(words.title)}</b><span>{escape(words.description)}</span>"
-        f"<span>{escape(texts.preset_missing)}</span></li>"
-    )

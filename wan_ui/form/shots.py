@@ -6,7 +6,7 @@ Element ids: `shots`, `shots-editor`, `shots-sent`, `shots-figures`.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -16,7 +16,6 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError
 from backend.schemas.request import GenerationRequest
-from backend.schemas.settings import Shot
 from presets import Preset
 from wan_ui.components.events import start_script
 from wan_ui.form.shots_html import storyboard_html
@@ -42,13 +41,10 @@ class ShotsPanel:
     sent_job: gr.HTML
     max_characters: gr.HTML
 
-    def show_preset(self, preset: Preset) -> dict[gr.blocks.Block, object]:
-        """Return Gradio updates for this preset."""
-        return {self.max_characters: max_characters_html(preset)}
-
     def show_shots(self, request: GenerationRequest, texts: Texts) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show the request's shots without their files."""
-        return self._updates(storyboard_values(request), texts) | self.show_preset(request.resolved_preset)
+        most = {self.max_characters: max_characters_html(request.resolved_preset)}
+        return self._updates(storyboard_values(request), texts) | most
 
     def load_job(self, job: Job, texts: Texts) -> dict[gr.blocks.Block, object]:
         """Return Gradio updates that show a job's shots with images, characters, soundtrack and finished videos.
@@ -102,19 +98,19 @@ def read_storyboard(text: object) -> dict[str, Any]:
     settings = {name: film[name] for name in _TRACK if film.get(name) not in ("", None)}
     track = {"track": film["track"], **settings} if film.get("track") else {}
     figures = {"figures": film["figures"]} if film.get("figures") else {}
-    return {"shots": tuple(map(_read_row, rows)), **figures, **track}
+    given = ({name: row[name] for name in _ROW if row.get(name) not in ("", None, False)} for row in rows)
+    shots = tuple(row if "job" in row else row | {"prompt": row.get("prompt") or ""} for row in given)
+    return {"shots": shots, **figures, **track}
 
 
 def convert_frame_rate(rows: Sequence[dict[str, object]], fps: object) -> list[dict[str, object]]:
     """Convert the numbers of frames of finished shots to the frame rate `fps`. Leave values of a wrong type unchanged."""
-    return [_convert_row(dict(row), fps) for row in rows]
-
-
-def _convert_row(row: dict[str, Any], fps: object) -> dict[str, object]:
-    own, count = row.pop("fps", None), row.get("num_frames")
-    if all(isinstance(one, int) and 0 < one <= 100_000 for one in (own, count, fps)):
-        row["num_frames"] = round(count / own * fps)
-    return row
+    converted = [dict[str, Any](row) for row in rows]
+    for row in converted:
+        own, count = row.pop("fps", None), row.get("num_frames")
+        if all(isinstance(one, int) and 0 < one <= 100_000 for one in (own, count, fps)):
+            row["num_frames"] = round(count / own * fps)
+    return converted
 
 
 def sent_job_html(text: object, job: Job) -> str:
@@ -144,31 +140,13 @@ def _parse_timeline(text: Any) -> dict[str, object]:
     return film
 
 
-def _read_row(row: Mapping[str, object]) -> dict[str, object]:
-    given = {name: row[name] for name in _ROW if row.get(name) not in ("", None, False)}
-    return given if "job" in given else given | {"prompt": row.get("prompt") or ""}
-
-
 def storyboard_values(request: GenerationRequest) -> dict[str, object]:
     """Return the timeline of this request, without files."""
     track = {name: getattr(request, name) for name in _TRACK} if request.track else {}
     figures = [{"name": figure.name, "image": None} for figure in request.figures]
-    return {
-        "shots": [
-            {
-                "prompt": shot.prompt,
-                "seconds": _seconds_text(shot, request.fps),
-                "seed": "" if shot.seed is None else shot.seed,
-                "cut": shot.cut,
-                "fade": shot.fade,
-                **({"trim": shot.trim} if shot.trim else {}),
-            }
-            for shot in request.shots
-        ],
-        "figures": figures,
-        **track,
-    }
-
-
-def _seconds_text(shot: Shot, fps: int) -> str:
-    return "" if shot.num_frames is None else f"{shot.num_frames / fps:.3f}".rstrip("0").rstrip(".")
+    shots: list[dict[str, object]] = []
+    for shot in request.shots:
+        seconds = "" if shot.num_frames is None else f"{shot.num_frames / request.fps:.3f}".rstrip("0").rstrip(".")
+        row = {"prompt": shot.prompt, "seconds": seconds, "seed": "" if shot.seed is None else shot.seed, "cut": shot.cut}
+        shots.append({**row, "fade": shot.fade, **({"trim": shot.trim} if shot.trim else {})})
+    return {"shots": shots, "figures": figures, **track}

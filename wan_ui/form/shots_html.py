@@ -17,19 +17,32 @@ def storyboard_html(film: str, texts: Texts) -> str:
         film: The timeline as JSON, "" without a storyboard.
     """
     words, timeline = json.dumps(_script_texts(texts), ensure_ascii=False), escape(texts.storyboard_timeline)
+    close = escape(texts.storyboard_close)
     return (
         f'<div class="shots" data-on="{"true" if film else "false"}" data-film="{escape(film)}" '
         f'data-words="{escape(words)}">'
         f'<label class="shots-switch"><input type="checkbox"{" checked" if film else ""}>'
         f"<span>{escape(texts.storyboard)}</span></label>"
         f'<p class="hint">{escape(texts.storyboard_hint)}</p><p class="note" role="alert" hidden></p>'
-        f"{_player_html(texts)}"
+        f'<div class="film-player" hidden role="group" aria-label="{escape(texts.storyboard_player)}"><div class="film-screen">'
+        "<video playsinline></video><video playsinline></video><p></p></div>"
+        f'<div class="film-bar"><button type="button" data-shot="pause"></button>'
+        f'<input type="range" min="0" max="1000" value="0" aria-label="{escape(texts.storyboard_position)}"><output></output>'
+        f'<button type="button" data-shot="close" title="{close}" aria-label="{close}">'
+        f"{icon('cross')}</button></div><audio></audio></div>"
         f'<div class="film-scroll"><ol class="film" title="{timeline}" aria-label="{timeline}"></ol>'
         f'<div class="film-lane" hidden><canvas role="img"></canvas></div></div>'
         f'<div class="film-tools">{_button("add", texts.shot_add, None)}'
         f"{_button('play', texts.storyboard_play, 'play')}</div>"
         f'<p class="film-state" aria-live="polite"></p>'
-        f"{_shot_html(texts)}{_characters_html(texts)}{_soundtrack_html(texts)}</div>"
+        f"{_shot_html(texts)}{_characters_html(texts)}"
+        f'<fieldset class="film-track"><legend>{escape(texts.soundtrack)}</legend>'
+        f'<label class="film-file"><span>{escape(texts.soundtrack_add)}</span>'
+        f'<input name="track" type="file" accept="{_SOUNDS}"></label>'
+        f'<div class="film-track-set" hidden>{_number_input("track_start", texts.soundtrack_start, "0.1")}'
+        f"{_number_input('track_fade', texts.soundtrack_fade, '0.1')}"
+        f'<label>{escape(texts.soundtrack_volume)}<input name="track_volume" type="range" min="0" max="2" step="0.05" value="1">'
+        f"</label>{_button('silence', texts.soundtrack_remove, None)}</div></fieldset></div>"
     )
 
 
@@ -59,29 +72,13 @@ def _script_texts(texts: Texts) -> dict[str, str]:
     }
 
 
-def _player_html(texts: Texts) -> str:
-    close = escape(texts.storyboard_close)
-    return (
-        f'<div class="film-player" hidden role="group" aria-label="{escape(texts.storyboard_player)}"><div class="film-screen">'
-        "<video playsinline></video><video playsinline></video><p></p></div>"
-        f'<div class="film-bar"><button type="button" data-shot="pause"></button>'
-        f'<input type="range" min="0" max="1000" value="0" aria-label="{escape(texts.storyboard_position)}"><output></output>'
-        f'<button type="button" data-shot="close" title="{close}" aria-label="{close}">'
-        f"{icon('cross')}</button></div><audio></audio></div>"
-    )
-
-
 def _shot_html(texts: Texts) -> str:
-    starts = "".join(
-        f'<option value="{value}">{escape(words)}</option>'
-        for value, words in (
-            ("on", texts.shot_start_previous),
-            ("cut", texts.shot_start_prompt),
-            ("image", texts.shot_start_image),
-        )
+    starts = {"on": texts.shot_start_previous, "cut": texts.shot_start_prompt, "image": texts.shot_start_image}
+    options = "".join(f'<option value="{value}">{escape(words)}</option>' for value, words in starts.items())
+    moves = "".join(
+        f'<button type="button" data-shot="{what}" title="{words}" aria-label="{words}">{icon(drawing)}</button>'
+        for what, words, drawing in (("up", escape(texts.shot_up), "back"), ("down", escape(texts.shot_down), "forward"))
     )
-    sides = (("up", texts.shot_up, "back"), ("down", texts.shot_down, "forward"))
-    moves = "".join(_icon_button(what, words, drawing) for what, words, drawing in sides)
     acts = {"split": texts.shot_split, "double": texts.shot_duplicate, "remove": texts.shot_remove}
     acts |= {"alone": texts.shot_generate, "keep": texts.shot_keep}
     buttons = "".join(_button(what, words, None) for what, words in acts.items())
@@ -90,7 +87,7 @@ def _shot_html(texts: Texts) -> str:
         f'<fieldset class="shot-detail" hidden><legend></legend>'
         f'<textarea name="prompt" rows="2" aria-label="{prompt}" placeholder="{prompt}"></textarea>'
         '<p class="hint shot-figures wide" hidden></p>'
-        f'<label class="wide">{escape(texts.shot_start)}<select name="start">{starts}</select></label>'
+        f'<label class="wide">{escape(texts.shot_start)}<select name="start">{options}</select></label>'
         f'<label class="wide shot-picture" hidden>{escape(texts.shot_image)}<span><img alt="" hidden>'
         f'<b>{escape(texts.shot_image_choose)}</b><input name="image" type="file" accept="image/*"></span></label>'
         f"{_number_input('seconds', texts.shot_seconds)}{_number_input('seed', texts.seed, '1')}"
@@ -121,27 +118,9 @@ def _characters_html(texts: Texts) -> str:
     )
 
 
-def _soundtrack_html(texts: Texts) -> str:
-    return (
-        f'<fieldset class="film-track"><legend>{escape(texts.soundtrack)}</legend>'
-        f'<label class="film-file"><span>{escape(texts.soundtrack_add)}</span>'
-        f'<input name="track" type="file" accept="{_SOUNDS}"></label>'
-        f'<div class="film-track-set" hidden>{_number_input("track_start", texts.soundtrack_start, "0.1")}'
-        f"{_number_input('track_fade', texts.soundtrack_fade, '0.1')}"
-        f'<label>{escape(texts.soundtrack_volume)}<input name="track_volume" type="range" min="0" max="2" step="0.05" value="1">'
-        f"</label>{_button('silence', texts.soundtrack_remove, None)}</div></fieldset>"
-    )
-
-
 def _number_input(name: str, words: str, step: str = "any") -> str:
     return f'<label>{escape(words)}<input name="{name}" type="number" min="0" step="{step}" inputmode="decimal"></label>'
 
 
 def _button(what: str, words: str, drawing: str | None) -> str:
     return f'<button type="button" data-shot="{what}">{icon(drawing) if drawing else ""}{escape(words)}</button>'
-
-
-def _icon_button(what: str, words: str, drawing: str) -> str:
-    return (
-        f'<button type="button" data-shot="{what}" title="{escape(words)}" aria-label="{escape(words)}">{icon(drawing)}</button>'
-    )

@@ -6,7 +6,6 @@ from typing import Any
 
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Setting, find_preset
-from presets import LoraChoice
 from wan_ui.form.controls import shown_settings
 from wan_ui.i18n.english import Texts
 
@@ -14,8 +13,7 @@ LONGEST = 60  # characters of a value
 FILES_OF_SHOTS = frozenset({"shot_images", "shot_videos", "shot_drives", "figure_images", "track"})
 _INPUTS_OF_FORM = frozenset(
     {
-        *("prompt", "seed"),
-        *("image", "last_image", "image_focus", "sound", "sound_start"),
+        *("prompt", "seed", "image", "last_image", "image_focus", "sound", "sound_start"),
         *("shots", "figures", "shot_images", "shot_videos", "figure_images"),
         *("track", "track_start", "track_fade", "track_volume"),
     }
@@ -73,20 +71,14 @@ def value_text(name: str, value: Any, texts: Texts, longest: int = LONGEST) -> s
         return texts.list_separator.join(Path(path).name for path in ((value,) if isinstance(value, str) else value))
     match name:
         case "loras":
-            return texts.list_separator.join(f"{one.source} × {one.scale:g}{_expert_text(one)}" for one in value)
+            experts = {"both": "", "high": " (high)", "low": " (low)"}
+            return texts.list_separator.join(f"{one.source} × {one.scale:g}{experts[one.expert]}" for one in value)
         case "figures":
             return texts.list_separator.join(one.name for one in value)
         case "shots" | "cues":
             parts = (one.prompt or getattr(one, "action", None) or "" for one in value)
-            return _shorten(f"{len(value)} ({'; '.join(parts)})", longest)
+            value = f"{len(value)} ({'; '.join(parts)})"
     if isinstance(value, tuple):
         return texts.list_separator.join(f"{one:g}" for one in value)
-    return f"{value:g}" if isinstance(value, float) else _shorten(str(value), longest)
-
-
-def _expert_text(lora: LoraChoice) -> str:
-    return "" if lora.expert == "both" else f" ({lora.expert})"
-
-
-def _shorten(text: str, longest: int) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= longest else f"{text[:longest]}…"

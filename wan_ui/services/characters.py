@@ -2,6 +2,7 @@
 
 import functools
 import os
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -11,7 +12,6 @@ from starlette.routing import Route
 
 from wan_ui.services.caller import Caller
 from wan_ui.services.shared_work import SharedWork
-from wan_ui.services.shots import character_image_url
 from wan_ui.services.studio_context import StudioContext
 
 MOST_OFFERED = 12
@@ -33,7 +33,8 @@ def characters_route(context: StudioContext) -> Route:
 
 
 def _list_characters(context: StudioContext, caller: Caller) -> list[dict[str, object]]:
-    """Return names and image addresses. `services.shots` accepts the addresses in place of uploads."""
+    """Return names and image addresses, without paths. `services.shots` accepts the addresses in place of uploads."""
     current = context.engine.projects.current(caller.owner)
     images = context.engine.library.characters(caller.owner, current, MOST_OFFERED)
-    return [{"name": name, "path": character_image_url(path)} for name, path in images.items() if os.path.isfile(path)]
+    found = {name: Path(path) for name, path in images.items() if os.path.isfile(path)}
+    return [{"name": name, "path": f"/studio/media/{path.parent.name}/{path.name}"} for name, path in found.items()]

@@ -13,7 +13,7 @@ from backend.errors import JobNotFound
 from backend.schemas.events import VIDEO_FILE
 from backend.schemas.shots import continues_previous, shot_length
 from wan_ui.gateway.access import Access
-from wan_ui.services.media import POSTER, find_visible_job, media_url, not_found_response, shot_poster_name
+from wan_ui.services.media import POSTER, find_visible_job, media_url, not_found_response
 from wan_ui.services.shots import num_repeated_frames
 
 _PREFIX = "studio/shots"
@@ -32,36 +32,23 @@ def shots_route(engine: Engine, access: Access) -> Route:
     return Route(f"/{_PREFIX}/{{job_id}}", serve, methods=["GET"])
 
 
-def _describe_shots(engine: Engine, job: Job) -> dict[str, object]:
-    shots = [_describe_shot(engine, job, number) for number in range(1, len(job.request.shots) + 1)]
-    return {"has_ended": job.has_ended, "shots": [shot for shot in shots if shot is not None]}
-
-
-def _describe_shot(engine: Engine, story: Job, number: int) -> dict[str, object] | None:
-    """Describe the shot with this number, from 1. Return None if the shot is unfinished or deleted."""
-    request, place = story.request, story.request.shots[number - 1].video
-    if place is not None:  # the shot is an uploaded video
-        name = f"shot_videos-{place + 1}"
-        facts = {"job": f"{story.id}/{place + 1}", "frames": shot_length(request, number - 1), "fps": request.fps, "first": 0}
-        addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, shot_poster_name(place + 1))}
-        return {"number": number, "given": True, "goes_on": False} | facts | addresses
-    try:
-        shot_job = story if len(request.shots) == 1 else engine.jobs.find(shot_id(story.id, number))
-    except JobNotFound:
-        return None
-    if shot_job.state != "finished" or shot_job.deleted:
-        return None
-    result = engine.events.result(shot_job.id)
-    if result is None:
-        return None
-    return {
-        "number": number,
-        "given": False,
-        "goes_on": continues_previous(request, number - 1),
-        "job": shot_job.id,
-        "frames": result.num_frames,
-        "fps": result.fps,
-        "first": num_repeated_frames(shot_job, engine),
-        "video": media_url(shot_job, VIDEO_FILE),
-        "poster": media_url(shot_job, POSTER),
-    }
+def _describe_shots(engine: Engine, story: Job) -> dict[str, object]:
+    """Describe the uploaded shots, and the generated shots that are finished and not deleted."""
+    request, shots = story.request, []
+    for place, shot in enumerate(request.shots):
+        if shot.video is not None:
+            name = f"shot_videos-{shot.video + 1}"
+            facts = {"job": f"{story.id}/{shot.video + 1}", "frames": shot_length(request, place), "fps": request.fps, "first": 0}
+            addresses = {"video": media_url(story, f"{name}.mp4"), "poster": media_url(story, f"{name}.webp")}
+            shots.append({"number": place + 1, "given": True, "goes_on": False} | facts | addresses)
+            continue
+        try:
+            job = story if len(request.shots) == 1 else engine.jobs.find(shot_id(story.id, place + 1))
+        except JobNotFound:
+            continue
+        result = engine.events.result(job.id) if job.state == "finished" and not job.deleted else None
+        if result is not None:
+            facts = {"job": job.id, "frames": result.num_frames, "fps": result.fps, "first": num_repeated_frames(job, engine)}
+            addresses = {"video": media_url(job, VIDEO_FILE), "poster": media_url(job, POSTER)}
+            shots.append({"number": place + 1, "given": False, "goes_on": continues_previous(request, place)} | facts | addresses)
+    return {"has_ended": story.has_ended, "shots": shots}

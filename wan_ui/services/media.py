@@ -146,11 +146,6 @@ async def make_poster(folder: Path, sandbox: SandboxPool, video: str = VIDEO_FIL
     return await ensure_file(path, sandbox, making)
 
 
-def shot_poster_name(number: int) -> str:
-    """Return the file name of the small image of a storyboard's uploaded video `number`, counted from 1."""
-    return f"shot_videos-{number}.webp"
-
-
 async def make_before_video(job: Job, sandbox: SandboxPool, who: Requester = ANONYMOUS) -> Path | None:
     """Return the path of the video's source clip, cut to the video's length and size. See `backend.media.source`.
 

@@ -88,7 +88,7 @@ class VisibleFiles:
             return str(found)
 
     def _find_file(self, path: str) -> Path | None:
-        """Return the resolved file in the folder of a visible job, or the file at an address of `character_image_url`."""
+        """Return the resolved file in the folder of a visible job, or the image at an address of `services.characters`."""
         runs = self._engine.settings.runs_dir.resolve()
         try:
             resolved = Path(path).resolve()
@@ -109,11 +109,6 @@ class VisibleFiles:
         except JobNotFound:
             return None
         return job if self._caller.may_see(job.owner) else None
-
-
-def character_image_url(path: str) -> str:
-    """Return the address of a job's character image. It contains no path of the server."""
-    return f"/studio/media/{Path(path).parent.name}/{Path(path).name}"
 
 
 def _complete_shot(shot: Shot, job: Job | None, number: int, fps: int, engine: Engine) -> Shot:

@@ -15,7 +15,6 @@ from backend.errors import RequestError
 from backend.schemas.control import extend_directions
 from backend.schemas.events import VideoResult
 from backend.schemas.guidance_steps import count_guided_steps
-from backend.schemas.request import GenerationRequest
 from backend.schemas.shots import needs_only_cutting
 from backend.schemas.upscaling import FOREIGN, upscaler_name
 from wan_ui.components.buttons import icon_button, play_button, quiet_button, sound_button, text_button
@@ -131,19 +130,13 @@ def _facts_html(view: StageView, job: Job | None, texts: Texts) -> str:
             *([(texts.characters, ", ".join(figure.name for figure in request.figures))] if request.figures else []),
             (texts.flow_shift, f"{request.flow_shift:g}"),
         ]
-    pairs += upscaling_fact(request, texts)
+    if request.upscale:
+        facts = {"scale": request.upscale, "name": upscaler_name(request), "width": request.width, "height": request.height}
+        pairs.append((texts.fact_upscaled, texts.fact_upscaled_by.format(**facts)))
     seconds = [(name, result.seconds.get(key, 0.0)) for key, name in texts.stage_names]
     timings = [(name, format_duration(count)) for name, count in seconds if count >= 0.005]
     lists = f'<dl class="settings">{pairs_html(pairs)}</dl><dl class="timings">{pairs_html(timings)}</dl>'
     return f'<div class="facts">{lists}</div>'
-
-
-def upscaling_fact(request: GenerationRequest, texts: Texts) -> list[tuple[str, str]]:
-    """Return one (name, value) pair with the upscaler, the scale and the original size. Return [] without upscaling."""
-    if not request.upscale:
-        return []
-    facts = {"scale": request.upscale, "name": upscaler_name(request), "width": request.width, "height": request.height}
-    return [(texts.fact_upscaled, texts.fact_upscaled_by.format(**facts))]
 
 
 def _player_html(view: StageView, texts: Texts) -> str:
