@@ -189,7 +189,7 @@ class LoadHandlers:
     def _continue_video(self, job: Job, caller: Caller) -> Steps[Updates]:
         """Load settings of "Image to video" into the form, with the video's last frame as the first frame.
 
-        They are the job's settings if its preset supports image to video, else those of the first available preset that does.
+        If the job's preset does not support image to video, load the settings of the first available preset that does.
         """
         texts = caller.texts
         picture = yield from _extract_frame(job.folder / VIDEO_FILE, -1)

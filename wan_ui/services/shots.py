@@ -58,7 +58,7 @@ class VisibleFiles:
     def find_video(self, path: str) -> tuple[str | None, Job | None, int]:
         """Return the video that a shot's video path refers to, its job, and the number of an uploaded video of the job.
 
-        The number is 0 for the job's own video. The video and the job are None for an uploaded file.
+        The number is 0 for the job's own video. For an uploaded file, return (None, None, 0).
 
         Raises: RequestError if the visitor may not see the job, or the job has no such video.
         """
