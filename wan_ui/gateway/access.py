@@ -28,15 +28,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.engine.keys import Key, Keys, is_program_key
 from backend.files import replace_file
-from wan_ui.gateway.visitors import is_for_page, is_secure, owner_name
+from wan_ui.gateway.visitors import cookie_header, is_for_page, owner_name
 
 OPERATOR_COOKIE = "studio_operator"
 OPERATOR_PARAMETER = "operator"
 KEY_FILE = "operator.key"
-_YEAR_SECONDS = 365 * 24 * 3600
-_WHOLE_KEY = re.compile(
-    r"[!-~]{32,}"
-)  # generated keys have 43 characters; a key that the operator chooses needs 32, because shorter keys could be guessed
+# Generated keys have 43 characters. A key that the operator chooses needs 32, because shorter keys could be guessed.
+_WHOLE_KEY = re.compile(r"[!-~]{32,}")
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +42,6 @@ _CHECKED_KEY: ContextVar[tuple[str, str, Key | None] | None] = ContextVar("progr
 """The key of the current request, as `has_program_key` found it: (operator's key, key in the request, its record).
 
 An unknown key has no record (None). The operator's key identifies the data folder whose keys were searched."""
-
-
-def scope_includes(visible_owner: str | None, owner: str) -> bool:
-    """Return whether a caller who may see the jobs of `visible_owner` may see a job of `owner`. None means all owners."""
-    return visible_owner is None or visible_owner == owner
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
@@ -77,11 +70,13 @@ class Access:
             if path.is_file():
                 log.warning("%s contained no complete key. It is replaced: use the operator link that is shown now", path)
             key = secrets.token_urlsafe(32)
-            _write_key(key, path)
+            with replace_file(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
         return cls(key, Keys(data_dir))
 
     def is_operator(self, cookies: dict[str, str]) -> bool:
-        """Return whether the cookies contain the operator's cookie."""
         return hmac.compare_digest(cookies.get(OPERATOR_COOKIE, "").encode(), self._cookie().encode())
 
     def visible_owner(self, cookies: dict[str, str], session_hash: str | None = None) -> str | None:
@@ -89,11 +84,9 @@ class Access:
         return None if self.is_operator(cookies) else owner_name(cookies, session_hash)
 
     def may_see(self, cookies: dict[str, str], owner: str) -> bool:
-        """Return whether the sender of the cookies may see the jobs of `owner`."""
-        return scope_includes(self.visible_owner(cookies), owner)
+        return self.visible_owner(cookies) in (None, owner)
 
     def is_operator_key(self, key: str) -> bool:
-        """Return whether `key` is the operator's key."""
         return hmac.compare_digest(key.encode(), self.key.encode())
 
     def has_operator_key(self, headers: Mapping[str, str]) -> bool:
@@ -132,7 +125,6 @@ class Access:
         return hmac.new(self.key.encode(), f"video {job_id}".encode(), hashlib.sha256).hexdigest()
 
     def is_ticket(self, ticket: str, job_id: str) -> bool:
-        """Return whether `ticket` is the job's ticket."""
         return hmac.compare_digest(ticket.encode(), self.ticket(job_id).encode())
 
     def link(self, address: str) -> str:
@@ -143,21 +135,8 @@ class Access:
         """Return the secret that encrypts the settings stored in browsers. It is the same after a restart."""
         return hashlib.sha256(f"browser {self.key}".encode()).hexdigest()[:16]
 
-    def cookie_header(self, is_secure: bool) -> str:
-        """Return the Set-Cookie header that gives a browser the operator's rights."""
-        parts = [f"{OPERATOR_COOKIE}={self._cookie()}", "Path=/", f"Max-Age={_YEAR_SECONDS}", "HttpOnly", "SameSite=Strict"]
-        return "; ".join(parts + ["Secure"] * is_secure)
-
     def _cookie(self) -> str:
         return hashlib.sha256(self.key.encode()).hexdigest()
-
-
-def _write_key(key: str, path: Path) -> None:
-    """Write the key to a new file, flush it to disk, then rename it. A crash never leaves an incomplete key."""
-    with replace_file(path) as part, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class OperatorLink:
@@ -176,5 +155,5 @@ class OperatorLink:
             return
         answer = RedirectResponse(scope.get("root_path", "") + "/", status_code=303)
         if self.access.is_operator_key(key):
-            answer.headers["set-cookie"] = self.access.cookie_header(is_secure(scope))
+            answer.headers["set-cookie"] = cookie_header(OPERATOR_COOKIE, self.access._cookie(), "Strict", scope)
         await answer(scope, receive, send)

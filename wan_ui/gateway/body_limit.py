@@ -8,7 +8,6 @@ import time
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wan_ui.gateway.limits import JSON_BYTES
@@ -40,20 +39,19 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif scope["path"] in (UPLOAD, VIDEOS):
+            return
+        if scope["path"] in (UPLOAD, VIDEOS):
             await self.app(scope, _limit_slowness(receive), send)
-        else:
-            await self._pass_limited(scope, receive, send)
-
-    async def _pass_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
+        texts = texts_for(Headers(scope=scope))
+        status, refusal = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, texts.body_refused.format(kilobytes=self.most_bytes // 1000)
         try:
             async with asyncio.timeout(self.seconds):
                 message = await self._read_body(scope, receive)
         except TimeoutError:
-            await self._refusal_response(scope, HTTPStatus.REQUEST_TIMEOUT)(scope, receive, send)
-            return
+            message, status, refusal = None, HTTPStatus.REQUEST_TIMEOUT, texts.body_slow
         if message is None:
-            await self._refusal_response(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)(scope, receive, send)
+            await refusal_response(scope, status, refusal, {"connection": "close"})(scope, receive, send)
         else:
             await self.app(scope, replay_message(message, receive), send)
 
@@ -71,13 +69,6 @@ class BodyLimit:
             body += message.get("body", b"") if size <= self.most_bytes else b""
             has_more = message.get("more_body", False)
         return {"type": "http.request", "body": bytes(body), "more_body": False} if size <= self.most_bytes else None
-
-    def _refusal_response(self, scope: Scope, status: HTTPStatus) -> JSONResponse:
-        """Return the response that refuses the request and closes the connection."""
-        texts = texts_for(Headers(scope=scope))
-        is_slow = status == HTTPStatus.REQUEST_TIMEOUT
-        text = texts.body_slow if is_slow else texts.body_refused.format(kilobytes=self.most_bytes // 1000)
-        return refusal_response(scope, status, text, {"connection": "close"})
 
 
 def replay_message(message: Message, receive: Receive) -> Receive:

@@ -6,7 +6,6 @@ connections would use up the server's file descriptors. `body_limit` ends slow b
 
 import asyncio
 import resource
-from itertools import chain
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, h11
@@ -49,27 +48,27 @@ class LimitedConnection(H11Protocol):
         """
         if len(self.connections) >= most_connections():
             others = [other for other in self.connections if isinstance(other, H11Protocol)]
-            idle = next(chain(filter(_is_idle, others), filter(_is_sending, others)), None)
-            if idle is None:
+            idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
+            sending = [other for other in others if other.conn.their_state is h11.SEND_BODY]
+            if not idle and not sending:
                 transport.abort()
                 return
-            idle.transport.abort()
-            self.connections.discard(idle)
+            closed = (idle or sending)[0]
+            closed.transport.abort()
+            self.connections.discard(closed)
         super().connection_made(transport)
-        self._wait_for_head()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._end_if_idle)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a piece of a request, and start or stop the timer for the request's headers."""
         if self.transport is None:  # `connection_made` refused this connection
             return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
         elif self._head_timer is None:
-            self._wait_for_head()
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._end_if_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
         self._stop_waiting()
         if self._unread_timer:
             self._unread_timer.cancel()
@@ -87,9 +86,6 @@ class LimitedConnection(H11Protocol):
             self._unread_timer.cancel()
         super().resume_writing()
 
-    def _wait_for_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._end_if_idle)
-
     def _stop_waiting(self) -> None:
         if self._head_timer:
             self._head_timer.cancel()
@@ -98,13 +94,3 @@ class LimitedConnection(H11Protocol):
     def _end_if_idle(self) -> None:
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.abort()
-
-
-def _is_idle(connection: H11Protocol) -> bool:
-    """Return whether the server is answering no request of the connection."""
-    return connection.cycle is None or connection.cycle.response_complete
-
-
-def _is_sending(connection: H11Protocol) -> bool:
-    """Return whether the caller is still sending the request."""
-    return connection.conn.their_state is h11.SEND_BODY

@@ -32,14 +32,13 @@ from wan_ui.gateway.limits import OPEN_REQUESTS
 from wan_ui.gateway.log_guard import CURRENT, RequestLog
 from wan_ui.gateway.logins import LoginForm, LoginLimit, add_program_login, has_login, needs_login
 from wan_ui.gateway.refusals import refusal_response
-from wan_ui.gateway.rules import ROUTES, Rule, Rules, RuleTable
+from wan_ui.gateway.rules import ROUTES, Rules, RuleTable
 from wan_ui.gateway.streams import StreamLimit, sender_name
 from wan_ui.gateway.uploads import FileCheck, UploadLimit
 from wan_ui.gateway.visitors import VisitorCookie, has_cookie, sender_address
-from wan_ui.i18n.english import Texts
 from wan_ui.i18n.languages import texts_for
 
-_HEADERS = {
+_HEADERS = {  # other sites may not show a response in a frame, and browsers may not guess its type
     "x-frame-options": "SAMEORIGIN",
     "content-security-policy": "frame-ancestors 'self'",
     "x-content-type-options": "nosniff",
@@ -70,23 +69,28 @@ class Gateway:
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            CURRENT.set(RequestLog(who=sender_name(scope)))
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-        elif scope["type"] != "http":
+            return
+        if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif (refusal := self._find_refusal(scope)) is not None:
-            await refusal(scope, receive, _add_security_headers(send))
-        else:
-            await self._pass_counted(scope, receive, _add_security_headers(send))
+            return
+        CURRENT.set(RequestLog(who=sender_name(scope)))
 
-    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and count it as open until it ends."""
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if (refusal := self._find_refusal(scope)) is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
         address = sender_address(scope)
         self._open[address] += 1
         try:
-            await self._limited(scope, receive, send)
+            await self._limited(scope, receive, send_with_headers)
         finally:
             self._open[address] -= 1
             self._open += Counter()  # removes all counts of 0
@@ -94,33 +98,33 @@ class Gateway:
     async def _pass_authorized(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on if the caller has the login or key that the address needs. Otherwise answer 401."""
         rule, headers = self.book.find_rule(scope["path"]), Headers(scope=scope)
+        texts, missing = texts_for(headers), ""
         try:
             has_key = self.access.has_operator_key(headers) or await self.access.has_program_key(headers)
         except StudioError as error:
             await refusal_response(scope, HTTPStatus.SERVICE_UNAVAILABLE, error_sentence(error))(scope, receive, send)
             return
-        missing = self._missing_credential(rule, scope, has_key)
+        match rule:
+            case "login" if not (has_key or has_login(scope)):
+                missing = texts.login_needed
+            case "operator" if needs_login(scope) and not self.access.has_operator_key(headers):
+                missing = texts.key_needed
+            case "program" if needs_login(scope) and not has_key:
+                missing = texts.program_key_needed
+            case "owner" if not has_key and bearer_key(headers):
+                missing = texts.key_unknown  # also if the visitor's cookie is valid
+            case "owner" if not has_key and not (has_login(scope) and has_cookie(Request(scope).cookies)):
+                missing = texts.program_key_needed
         if missing:
             challenge = None if rule == "login" else {"www-authenticate": "Bearer"}
             await refusal_response(scope, HTTPStatus.UNAUTHORIZED, missing, challenge)(scope, receive, send)
         else:
             await self.app(add_program_login(scope) if has_key and rule == "login" else scope, receive, send)
 
-    def _missing_credential(self, rule: Rule, scope: Scope, has_key: bool) -> str:
-        """Return a message that names the missing login or key. Return "" if the caller meets the rule."""
-        headers = Headers(scope=scope)
-        texts = texts_for(headers)
-        if rule == "login" and not (has_key or has_login(scope)):
-            return texts.login_needed
-        if rule == "operator" and needs_login(scope) and not self.access.has_operator_key(headers):
-            return texts.key_needed
-        if rule == "program" and needs_login(scope) and not has_key:
-            return texts.program_key_needed
-        return _missing_owner_credential(scope, texts) if rule == "owner" and not has_key else ""
-
     def _find_refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        texts, hosts = texts_for(headers), _requested_hosts(headers)
+        forwarded = [host.strip() for line in headers.getlist("x-forwarded-host") for host in line.split(",")]
+        texts, hosts = texts_for(headers), [headers.get("host", ""), *filter(None, forwarded)]
         unknown = next((host for host in hosts if not self.hosts.serves(host)), None)
         if unknown is not None:
             return refusal_response(scope, HTTPStatus.MISDIRECTED_REQUEST, texts.host_refused.format(name=_to_ascii(unknown)))
@@ -135,39 +139,6 @@ class Gateway:
         return None
 
 
-def _missing_owner_credential(scope: Scope, texts: Texts) -> str:
-    """Return "" if the caller without a valid key is logged in and has a valid visitor cookie, otherwise a message.
-
-    A request with an unknown key is refused even if the cookie is valid.
-    """
-    if bearer_key(Headers(scope=scope)):
-        return texts.key_unknown
-    is_visitor = has_login(scope) and has_cookie(Request(scope).cookies)
-    return "" if is_visitor else texts.program_key_needed
-
-
-def _requested_hosts(headers: Headers) -> list[str]:
-    """Return the host names in the request: its Host header and all X-Forwarded-Host headers."""
-    outer = [host.strip() for line in headers.getlist("x-forwarded-host") for host in line.split(",")]
-    return [headers.get("host", ""), *filter(None, outer)]
-
-
 def _to_ascii(text: str) -> str:
     """Cut a caller's text to 80 characters, and replace each character that is not printable ASCII with a question mark."""
     return "".join(character if " " <= character <= "~" else "?" for character in text[:80])
-
-
-def _add_security_headers(send: Send) -> Send:
-    """Return a `send` function that adds security headers to each response.
-
-    The headers stop other sites from showing the response in a frame, and browsers from guessing its type.
-    """
-
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
-                headers.setdefault(name, value)
-        await send(message)
-
-    return send_with_headers

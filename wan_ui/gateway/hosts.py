@@ -29,7 +29,13 @@ class Hosts:
     def serves(self, host: str) -> bool:
         """Return whether the server answers requests with `host` in the Host header."""
         name, _ = _split_address(host) or ("", None)
-        return name in self._names or name == "localhost" or _is_ip_address(name)
+        if name in self._names or name == "localhost":
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
     def is_own(self, origin: str, hosts: Iterable[str]) -> bool:
         """Return whether a page from `origin` belongs to the studio. `hosts` are the request's Host and X-Forwarded-Host.
@@ -40,14 +46,13 @@ class Hosts:
         page = _split_address(origin) if origin.startswith(("http://", "https://")) else None
         if page is None:
             return False
-        is_configured = page[0] in self._names and page[1] in _DEFAULT_PORTS
-        return is_configured or any(_is_same_origin(page, _split_address(host)) for host in hosts)
-
-
-def _is_same_origin(page: tuple[str, int | None], host: tuple[str, int | None] | None) -> bool:
-    if host is None or page[0] != host[0]:
-        return False
-    return page[1] == host[1] or (page[1] in _DEFAULT_PORTS and host[1] in _DEFAULT_PORTS)
+        name, has_default_port = page[0], page[1] in _DEFAULT_PORTS
+        if name in self._names and has_default_port:
+            return True
+        addresses = filter(None, map(_split_address, hosts))
+        return any(
+            address == page or (address[0] == name and has_default_port and address[1] in _DEFAULT_PORTS) for address in addresses
+        )
 
 
 def _split_address(address: str) -> tuple[str, int | None] | None:
@@ -57,11 +62,3 @@ def _split_address(address: str) -> tuple[str, int | None] | None:
         return ((parts.hostname or "").rstrip("."), parts.port) if parts.hostname and "@" not in parts.netloc else None
     except ValueError:
         return None
-
-
-def _is_ip_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -66,15 +66,17 @@ class GuardedStream:
         self._rotate_log(len(shown))
         return len(text)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
     def _limit_text(self, text: str, request: RequestLog) -> str:
+        minute = int(self._now() // 60)
+        if minute != self._minute:
+            self._minute, self._lines = minute, Counter()
         kept = []
         for line in text.splitlines(keepends=True):
             if request.begins_line:
-                if not self._may_start_line(request.who):
+                if self._lines[request.who] >= LOG_LINES.of_visitor or self._lines[""] >= LOG_LINES.in_all:
                     request.left = 0
+                else:
+                    self._lines.update((request.who, ""))
                 line = _MARK + line
             request.begins_line = line.endswith("\n")
             size = len(line.encode("utf-8", "replace"))
@@ -88,14 +90,8 @@ class GuardedStream:
             kept.append(line)
         return "".join(kept)
 
-    def _may_start_line(self, who: str) -> bool:
-        minute = int(self._now() // 60)
-        if minute != self._minute:
-            self._minute, self._lines = minute, Counter()
-        if self._lines[who] >= LOG_LINES.of_visitor or self._lines[""] >= LOG_LINES.in_all:
-            return False
-        self._lines.update((who, ""))
-        return True
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
 
     def _rotate_log(self, written: int) -> None:
         """Copy a log that is too large to a file with `.1` appended to its name, then empty the log."""

@@ -19,7 +19,7 @@ from math import ceil
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wan_ui.gateway.limits import WRONG_PASSWORDS
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 
 def needs_login(scope: Scope) -> bool:
-    """Return whether visitors need a password."""
     return getattr(scope.get("app"), "auth", None) is not None
 
 
@@ -62,14 +61,10 @@ def _login_tokens(scope: Scope) -> dict[str, str]:
 
 
 def add_program_login(scope: Scope) -> Scope:
-    """Return the request scope of a program with a login cookie added, which Gradio's own routes require.
-
-    All other cookies are removed, because the key identifies the program.
-    """
+    """Return the request scope of a program with a login cookie, which Gradio's own routes require, and without other cookies."""
     if not needs_login(scope):
         return scope
-    app = scope["app"]
-    cookie = f"access-token-{app.cookie_id}={app.tokens.program_token}".encode()
+    cookie = f"access-token-{scope['app'].cookie_id}={scope['app'].tokens.program_token}".encode()
     return {**scope, "headers": [*(pair for pair in scope["headers"] if pair[0] != b"cookie"), (b"cookie", cookie)]}
 
 
@@ -126,10 +121,7 @@ class Logins(MutableMapping[str, str]):
 
 @dataclass
 class _Tries:
-    """The number of wrong passwords from one address, and the time of the last wrong password.
-
-    A password counts as wrong until it has been checked.
-    """
+    """The wrong passwords of one address, and the time of the last. A password counts as wrong until it has been checked."""
 
     count: int = 0
     last: float = 0.0
@@ -144,53 +136,54 @@ class LoginLimit:
         self._recent_tries: deque[float] = deque()  # times of recent tries that failed or are still being checked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].rstrip("/") == LOGOUT:
+        path = scope["path"].rstrip("/") if scope["type"] == "http" else ""
+        if path == LOGOUT:
             await _log_out(scope)(scope, receive, send)
             return
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"].rstrip("/") != LOGIN:
+        if path != LOGIN or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        address = sender_address(scope)
-        wait = max(self._seconds_to_wait(address), self._shared_seconds_to_wait())
-        if wait > 0:
-            await _refusal(scope, wait)(scope, receive, send)
-            return
-        tries = self._count_try(address)  # counted before the check, so that simultaneous tries are limited too
-        await self.app(
-            scope,
-            receive,
-            _report_status(_restrict_cookies_to_site(send), lambda status: self._record_answer(address, tries, status)),
-        )
-
-    def _shared_seconds_to_wait(self) -> float:
-        """Return the seconds that all callers must wait before their next password."""
-        while self._recent_tries and self._recent_tries[0] <= self._now() - SHARED_WINDOW_SECONDS:
+        address, now = sender_address(scope), self._now()
+        while self._recent_tries and self._recent_tries[0] <= now - SHARED_WINDOW_SECONDS:
             self._recent_tries.popleft()
-        return (
-            self._recent_tries[0] + SHARED_WINDOW_SECONDS - self._now()
-            if len(self._recent_tries) >= WRONG_PASSWORDS.in_all
-            else 0.0
-        )
+        is_full = len(self._recent_tries) >= WRONG_PASSWORDS.in_all
+        wait = max(self._seconds_to_wait(address), self._recent_tries[0] + SHARED_WINDOW_SECONDS - now if is_full else 0.0)
+        if wait > 0:
+            text, headers = (
+                texts_for(Headers(scope=scope)).login_pause.format(seconds=ceil(wait)),
+                {"retry-after": str(ceil(wait))},
+            )
+            await refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, text, headers)(scope, receive, send)
+            return
+        for old in [known for known, tries in self._tries.items() if tries.last < now - FORGET_SECONDS]:
+            del self._tries[old]
+        while len(self._tries) >= MOST_ADDRESSES:
+            del self._tries[next(iter(self._tries))]
+        tries = self._tries.setdefault(address, _Tries())
+        tries.count, tries.last = tries.count + 1, now  # counted before the check, so that simultaneous tries are limited too
+        self._recent_tries.append(now)
+
+        async def send_and_record(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # Over https, Gradio sets SameSite=none. Browsers would then send the cookies with the requests of other sites'
+                # pages too.
+                headers = [
+                    (name, _OTHER_SITES.sub(b"SameSite=lax", value) if name.lower() == b"set-cookie" else value)
+                    for name, value in message["headers"]
+                ]
+                message = {**message, "headers": headers}
+                self._record_answer(address, tries, message["status"])
+            await send(message)
+
+        await self.app(scope, receive, send_and_record)
 
     def _seconds_to_wait(self, address: str) -> float:
-        """Return the seconds that the address must wait before its next password."""
         tries = self._tries.get(address)
         if tries is None or tries.count < FREE_TRIES:
             return 0.0
         longest = LONGEST_PAUSE if address else LONGEST_PAUSE_OF_THIS_MACHINE
         pause = min(SHORTEST_PAUSE * 2 ** min(tries.count - FREE_TRIES, 30), longest)
         return tries.last + pause - self._now()
-
-    def _count_try(self, address: str) -> _Tries:
-        now = self._now()
-        for old in [known for known, tries in self._tries.items() if tries.last < now - FORGET_SECONDS]:
-            del self._tries[old]
-        while len(self._tries) >= MOST_ADDRESSES:
-            del self._tries[next(iter(self._tries))]
-        tries = self._tries.setdefault(address, _Tries())
-        tries.count, tries.last = tries.count + 1, now
-        self._recent_tries.append(now)
-        return tries
 
     def _record_answer(self, address: str, tries: _Tries, status: int) -> None:
         if status < HTTPStatus.BAD_REQUEST:
@@ -232,21 +225,16 @@ class LoginForm:
         await self.app({**scope, "headers": headers}, receive, send_form)
 
 
-def _refusal(scope: Scope, wait: float) -> JSONResponse:
-    texts = texts_for(Headers(scope=scope))
-    text = texts.login_pause.format(seconds=ceil(wait))
-    return refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": str(ceil(wait))})
-
-
 def _log_out(scope: Scope) -> Response:
     """End the sender's login. Accept only a POST with an Origin header, which the studio's page sends.
 
     Another site could embed the logout address as an image. Browsers send a GET without an Origin header for images. The gateway
     has already refused all requests whose origin is another site.
     """
-    if scope["method"] != "POST" or "origin" not in Headers(scope=scope):
-        texts = texts_for(Headers(scope=scope))
-        return refusal_response(scope, HTTPStatus.METHOD_NOT_ALLOWED, texts.logout_by_post, {"allow": "POST"})
+    headers = Headers(scope=scope)
+    if scope["method"] != "POST" or "origin" not in headers:
+        text = texts_for(headers).logout_by_post
+        return refusal_response(scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": "POST"})
     answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
     if needs_login(scope):
         for name, token in _login_tokens(scope).items():
@@ -254,32 +242,3 @@ def _log_out(scope: Scope) -> Response:
                 scope["app"].tokens.pop(token, None)
             answer.delete_cookie(name, path="/")
     return answer
-
-
-def _restrict_cookies_to_site(send: Send) -> Send:
-    """Return a `send` function that sets SameSite=lax on cookies.
-
-    Over https, Gradio sets SameSite=none. Browsers would then send the cookies with the requests of other sites' pages too.
-    """
-
-    async def send_restricted(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = [
-                (name, _OTHER_SITES.sub(b"SameSite=lax", value) if name.lower() == b"set-cookie" else value)
-                for name, value in message["headers"]
-            ]
-            message = {**message, "headers": headers}
-        await send(message)
-
-    return send_restricted
-
-
-def _report_status(send: Send, on_status: Callable[[int], None]) -> Send:
-    """Return a `send` function that calls `on_status` with the response's status before it sends the response."""
-
-    async def send_and_report(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            on_status(message["status"])
-        await send(message)
-
-    return send_and_report

@@ -37,16 +37,13 @@ def refusal_response(
     """
     if not is_v1(scope):
         return JSONResponse({"error": text, "detail": text}, status_code=status, headers=headers)
-    error = {"message": text, "type": _error_type(status), "param": param, "code": code or _CODES.get(HTTPStatus(status))}
+    kind = "rate_limit_error" if status == HTTPStatus.TOO_MANY_REQUESTS else "invalid_request_error"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        kind = "server_error"
+    error = {"message": text, "type": kind, "param": param, "code": code or _CODES.get(HTTPStatus(status))}
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
 def is_v1(scope: Scope) -> bool:
     """Return whether the request's address is below `/v1`, where senders expect OpenAI's format."""
     return scope["path"] == V1 or scope["path"].startswith(f"{V1}/")
-
-
-def _error_type(status: int) -> str:
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return "rate_limit_error"
-    return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"

@@ -112,20 +112,14 @@ class RuleTable:
     """Finds the access rule of a path."""
 
     def __init__(self, rules: Rules = ROUTES) -> None:
-        self._rules = [(_pattern(template), rule) for template, rule in sorted(rules.items(), key=_refused_first)]
+        # If a path matches a refused pattern and an allowed pattern, the refused pattern must be found first.
+        refused_first = sorted(rules.items(), key=lambda entry: entry[1] != "refused")
+        self._rules = [(_pattern(template), rule) for template, rule in refused_first]
 
     def find_rule(self, path: str) -> Rule:
         """Return the rule of a path. Return "refused" if no rule matches. A slash at the end is ignored."""
         path = path.rstrip("/") or "/"
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
-
-
-def _refused_first(entry: tuple[str, Rule]) -> bool:
-    """Return a sort key that puts refused addresses first.
-
-    If a path matches a refused pattern and an allowed pattern, the refused pattern is then found first.
-    """
-    return entry[1] != "refused"
 
 
 @cache

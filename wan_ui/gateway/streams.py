@@ -40,11 +40,14 @@ class StreamLimit:
             await self.app(scope, receive, send)
             return
         who, address = sender_name(scope), f"address {sender_address(scope)}"
-        if not self._may_open(who, address):
-            texts = texts_for(Headers(scope=scope))
-            await refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, texts.too_many_streams, {"retry-after": "5"})(
-                scope, receive, send
-            )
+        # The address is empty if this machine sent the request, perhaps as a proxy for many visitors. The limit per address then
+        # applies only to callers without a cookie and without a key.
+        near = self._open[address] if address != "address " or who == address else 0
+        of_visitor = self.limit.of_address if who == address else self.limit.of_visitor
+        if self._open[who] >= of_visitor or near >= self.limit.of_address or self._open["all"] >= self.limit.in_all:
+            text = texts_for(Headers(scope=scope)).too_many_streams
+            refusal = refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": "5"})
+            await refusal(scope, receive, send)
             return
         counted = {who, address, "all"}
         self._open.update(counted)
@@ -54,16 +57,9 @@ class StreamLimit:
             self._open.subtract(counted)
             self._open += Counter()  # removes all counts of 0
 
-    def _may_open(self, who: str, address: str) -> bool:
-        # The address is empty if this machine sent the request, perhaps as a proxy for many visitors. The limit per address then
-        # applies only to callers without a cookie and without a key.
-        near = self._open[address] if address != "address " or who == address else 0
-        of_visitor = self.limit.of_address if who == address else self.limit.of_visitor
-        return self._open[who] < of_visitor and near < self.limit.of_address and self._open["all"] < self.limit.in_all
-
 
 def sender_name(scope: Scope) -> str:
-    """Return a name for the sender. It comes from the key, else from the cookie, else from the network address."""
+    """Return a name for the sender: from the key, else from the cookie, else from the network address."""
     if key := bearer_key(Headers(scope=scope)):
         return f"key {hashlib.sha256(key.encode()).hexdigest()}"
     cookies = dict(Request(scope).cookies)

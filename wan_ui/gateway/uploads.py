@@ -135,24 +135,21 @@ def upload_route() -> Route:
                     request, part, blocks.max_file_size, upload_id, upload_progress=file_upload_statuses if upload_id else None
                 )
             except MultiPartException as error:
-                status = (
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE if "maximum allowed size" in error.message else HTTPStatus.BAD_REQUEST
+                is_large = "maximum allowed size" in error.message
+                return PlainTextResponse(
+                    error.message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_large else HTTPStatus.BAD_REQUEST
                 )
-                return PlainTextResponse(error.message, status)
             except (ClientDisconnect, TypeError, ValueError, KeyError, OSError) as error:
                 raise HTTPException(HTTPStatus.BAD_REQUEST, "the upload could not be read") from error
-            paths = [str(_move_upload(Path(path), Path(part), Path(get_upload_folder()))) for path in parts]
+            paths = []
+            for path in map(Path, parts):
+                place = Path(get_upload_folder()) / path.relative_to(part)  # contains the SHA-256 of the file
+                place.parent.mkdir(exist_ok=True)
+                paths.append(str(path.replace(place)))
         blocks.upload_file_set.update(paths)
         return JSONResponse(paths)
 
     return Route(UPLOAD, upload, methods=["POST"])
-
-
-def _move_upload(path: Path, part: Path, folder: Path) -> Path:
-    """Move an upload from the temporary folder to its path in the upload folder. The path contains the SHA-256 of its content."""
-    place = folder / path.relative_to(part)
-    place.parent.mkdir(exist_ok=True)
-    return path.replace(place)
 
 
 class FileCheck:
@@ -170,36 +167,27 @@ class FileCheck:
             await self.app(scope, receive, send)
             return
         message = await receive()
-        if message["type"] == "http.request" and not _names_only_known_files(message.get("body", b"")):
-            texts = texts_for(Headers(scope=scope))
-            await refusal_response(scope, HTTPStatus.BAD_REQUEST, texts.file_refused)(scope, receive, send)
+        try:
+            paths = (file.get("path") for file in _find_files(json.loads(message.get("body", b""))))
+            is_known = all(path is None or _is_upload_or_example(path) for path in paths)
+        except RecursionError:
+            is_known = False
+        except ValueError:
+            is_known = True  # a disconnect, or text that is not JSON: it names no file
+        if is_known:
+            await self.app(scope, replay_message(message, receive), send)
             return
-        await self.app(scope, replay_message(message, receive), send)
+        text = texts_for(Headers(scope=scope)).file_refused
+        await refusal_response(scope, HTTPStatus.BAD_REQUEST, text)(scope, receive, send)
 
 
-def _names_only_known_files(body: bytes) -> bool:
-    """Return whether all files in the JSON are uploads or examples. True for text that is not JSON."""
+def _is_upload_or_example(path: object) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(path, str) and Path(path).resolve().parent == EXAMPLES_FOLDER.resolve() and os.path.isfile(path):
+            return True
     try:
-        return all(_is_known_file(file.get("path")) for file in _find_files(json.loads(body)))
-    except RecursionError:
-        return False
-    except ValueError:
-        return True
-
-
-def _is_known_file(path: object) -> bool:
-    if path is None:
-        return True
-    try:
-        return _is_example(path) or bool(check_upload_path(path))
+        return bool(check_upload_path(path))
     except ImageError:
-        return False
-
-
-def _is_example(path: object) -> bool:
-    try:
-        return isinstance(path, str) and Path(path).resolve().parent == EXAMPLES_FOLDER.resolve() and os.path.isfile(path)
-    except (OSError, ValueError):
         return False
 
 
@@ -246,19 +234,25 @@ class UploadLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(("/upload", VIDEOS)):
-            texts = texts_for(Headers(scope=scope))
+            texts, status, text = texts_for(Headers(scope=scope)), HTTPStatus.OK, ""
             if not has_free_space(Path(get_upload_folder()), self.least_free):
-                await _upload_refusal(scope, HTTPStatus.INSUFFICIENT_STORAGE, texts.disk_low)(scope, receive, send)
-                return
-            if not self._is_allowed(scope, time.monotonic()):
+                status, text = HTTPStatus.INSUFFICIENT_STORAGE, texts.disk_low
+            elif not self._is_allowed(scope, time.monotonic()):
+                status = HTTPStatus.TOO_MANY_REQUESTS
                 text = texts.upload_refused.format(megabytes=self.most_bytes // 1_000_000)
-                await _upload_refusal(scope, HTTPStatus.TOO_MANY_REQUESTS, text)(scope, receive, send)
+            if text:
+                # Gradio's upload field shows plain text.
+                refusal = refusal_response(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)
+                await refusal(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
     def _is_allowed(self, scope: Scope, now: float) -> bool:
         request = Request(scope)
-        who, address = self._identify_sender(request)
+        key, address = self.access.find_program_key(request.headers) if self.access else None, sender_address(scope)
+        who = key.owner if key else owner_name(request.cookies, address or "this machine")
+        if key:
+            address = ""  # a program with a key has no limit per address
         length = request.headers.get("content-length", "")
         # A request without a content length counts as the largest possible request. Requests of the page have no limit of their
         # own, because the page can upload any number of files at once.
@@ -273,15 +267,3 @@ class UploadLimit:
             return False
         self._sent.append((now, size, who, address))
         return True
-
-    def _identify_sender(self, request: Request) -> tuple[str, str]:
-        """Return the owner and the address whose limits apply. A program with a key has no limit per address, so its address is
-        ""."""
-        key = self.access.find_program_key(request.headers) if self.access else None
-        address = sender_address(request.scope)
-        return (key.owner, "") if key else (owner_name(request.cookies, address or "this machine"), address)
-
-
-def _upload_refusal(scope: Scope, status: HTTPStatus, text: str) -> Response:
-    """Return a refusal as plain text, which Gradio's upload field shows. Requests below `/v1` get JSON in OpenAI's format."""
-    return refusal_response(scope, status, text) if is_v1(scope) else PlainTextResponse(text, status)

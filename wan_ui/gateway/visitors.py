@@ -23,8 +23,10 @@ _YEAR_SECONDS = 365 * 24 * 3600
 def owner_name(cookies: dict[str, str], session_hash: str | None = None) -> str:
     """Return the owner's name: from the visitor cookie if it is valid, otherwise from `session_hash`."""
     if has_cookie(cookies):
-        return f"visitor-{_digest(cookies[COOKIE])}"
-    return f"session-{_digest(session_hash or secrets.token_urlsafe(32))}"
+        kind, secret = "visitor", cookies[COOKIE]
+    else:
+        kind, secret = "session", session_hash or secrets.token_urlsafe(32)
+    return f"{kind}-{hashlib.sha256(secret.encode()).hexdigest()[:32]}"
 
 
 def has_cookie(cookies: dict[str, str]) -> bool:
@@ -33,7 +35,6 @@ def has_cookie(cookies: dict[str, str]) -> bool:
 
 
 def sender_address(scope: Scope) -> str:
-    """Return the network address of the request's sender, formatted by `format_address`."""
     return format_address((scope.get("client") or ("", 0))[0])
 
 
@@ -67,26 +68,19 @@ class VisitorCookie:
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).append("set-cookie", _new_cookie(is_secure=is_secure(scope)))
+                cookie = cookie_header(COOKIE, secrets.token_urlsafe(32), "Lax", scope)
+                MutableHeaders(scope=message).append("set-cookie", cookie)
             await send(message)
 
         await self.app(scope, receive, send_with_cookie)
 
 
 def is_for_page(scope: Scope) -> bool:
-    """Return whether the request is for the page itself."""
     return scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
 
 
-def is_secure(scope: Scope) -> bool:
-    """Return whether the browser uses https, directly or through a proxy."""
-    return scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto") == "https"
-
-
-def _new_cookie(is_secure: bool) -> str:
-    parts = [f"{COOKIE}={secrets.token_urlsafe(32)}", "Path=/", f"Max-Age={_YEAR_SECONDS}", "HttpOnly", "SameSite=Lax"]
+def cookie_header(name: str, value: str, same_site: str, scope: Scope) -> str:
+    """Return a Set-Cookie header for a year. Only the server can read the cookie, and over https it is sent only over https."""
+    parts = [f"{name}={value}", "Path=/", f"Max-Age={_YEAR_SECONDS}", "HttpOnly", f"SameSite={same_site}"]
+    is_secure = scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto") == "https"
     return "; ".join(parts + ["Secure"] * is_secure)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

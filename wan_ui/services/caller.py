@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from backend.engine.scheduling import QueueLimits
-from wan_ui.gateway.access import scope_includes
 from wan_ui.i18n.english import ENGLISH, Texts
 
 
@@ -22,7 +21,7 @@ class Caller:
     queue_limits: QueueLimits | None
 
     def may_see(self, owner: str) -> bool:
-        return scope_includes(self.scope, owner)
+        return self.scope in (None, owner)
 
     @property
     def uses_english(self) -> bool:
