@@ -292,7 +292,6 @@ def test_no_class_has_many_public_methods():
 WAN_UI_ROOMS = (  # the studio's layers from the top; an import points to a lower layer, or stays in its package
     ("serve",),
     ("studio",),
-    ("page",),
     ("views",),
     ("compare", "create", "edit", "library", "live", "models", "system"),
     ("view",),

@@ -64,7 +64,7 @@ def test_a_change_reaches_the_tests_that_import_it(changed, test, distance):
 
 
 def test_a_change_reaches_no_test_that_does_not_import_it():
-    assert "tests/kernels/test_attention.py" not in tiers.import_distances(["wan_ui/page.py"])
+    assert "tests/kernels/test_attention.py" not in tiers.import_distances(["wan_ui/studio.py"])
 
 
 def test_each_row_of_served_files_names_files_and_tests_that_exist():

@@ -17,7 +17,7 @@ Gradio's issues about each fault ("none" if a search found no issue):
 
 Other private parts of Gradio that the studio uses. Check them first after an update of Gradio:
 
-- `Block._id`: `wan_ui/page.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/components/buttons.py`
+- `Block._id`: `wan_ui/studio.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/components/buttons.py`
 - `processing_utils.save_file_to_cache`, `route_utils.upload_fn`, `routes.file_upload_statuses`, `utils.get_upload_folder`:
   `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/services/media.py`
 - `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/gateway/rules.py`
@@ -53,10 +53,8 @@ QUEUE_SECONDS, PROGRESS_SECONDS = 0.05, 0.1  # polling intervals of Gradio's que
 def import_gradio() -> None:
     """Import Gradio in half the time (6.31, `component_meta.py`).
 
-    At every import Gradio writes a type stub (`.pyi`) next to each of its components, for editors. It parses its own sources for
-    this, which takes about one second on one core. Gradio writes no stub if Python does not find a class's file. Therefore
-    `inspect.getfile` fails for Gradio's classes during the import. If Gradio no longer
-    calls `inspect.getfile`, only the import is slower.
+    At every import Gradio parses its own sources to write a type stub (`.pyi`) for each component: one second on one core. It
+    writes no stub if Python does not find a class's file. Therefore `inspect.getfile` fails for Gradio's classes meanwhile.
 
     Gradio also imports the package `mcp` if it is installed, for a server that the studio does not start: 0.8 seconds. An entry
     of None in `sys.modules` makes the import fail.
@@ -101,9 +99,8 @@ def shorten_errors() -> None:
 def keep_component_ids() -> None:
     """Keep the ids of replaced components, for all apps of this process (6.31, `Blocks.preprocess_data`, `postprocess_data`).
 
-    Gradio replaces a component that was updated for one page. It stores the new component under the old id, but gives the
-    component a new id. The next use looks for the new id, does not find it, and stores the component again. Each update therefore
-    leaves another copy in memory until the page closes.
+    Gradio stores a component that was updated for one page under the old id, but gives it a new id. The next use looks for the
+    new id, and stores the component again. Each update therefore leaves another copy in memory until the page closes.
     """
     from gradio.blocks import Block
     from gradio.state_holder import SessionState
@@ -124,8 +121,8 @@ def insert_page_head(head: str, language: Callable[[Mapping[str, str]], str]) ->
     """Insert `head` at the start of the head of Gradio's pages, for all apps of this process (6.31, `routes.templates`).
 
     Gradio's own `head` option is placed after its scripts, too late for `wan_ui/scripts.py`. Gradio's `css` option drops cascade
-    layers and writes each style rule twice, with and without a prefix. The body's `lang` becomes the language that `language`
-    reads from the request's headers. Gradio sets "en", then the browser's language, even if the page has another language.
+    layers and writes each style rule twice. The body's `lang` becomes the language that `language` reads from the request's
+    headers. Gradio sets "en", then the browser's language, even if the page has another language.
     """
     from gradio.routes import templates
 
@@ -146,8 +143,8 @@ def insert_page_head(head: str, language: Callable[[Mapping[str, str]], str]) ->
 def styles_route() -> Route:
     """Serve Gradio's style sheets in a cascade layer named `gradio` (6.31, `templates/frontend/assets`).
 
-    Rules outside of layers override all rules in layers. Gradio's rules have no layer and long selectors. Without this change the
-    studio could override them only with `!important` or longer selectors. Gradio's style sheets are valid inside a layer.
+    Rules outside of layers override all rules in layers. Without this change the studio could override Gradio's rules only with
+    `!important` or longer selectors.
     """
     from gradio.routes import BUILD_PATH_LIB
     from starlette.exceptions import HTTPException

@@ -1,8 +1,7 @@
 """Serves the page's JavaScript: all ES modules as one file, at an address that contains its hash, so that browsers cache it.
 
-One request opens the page faster than one request per module. Joining needs no JavaScript tool: each module becomes a function,
-which runs after the modules that it imports. The entry is `assets/studio.js`. `assets/before_gradio.js` is not a module: it runs
-before Gradio's own scripts.
+Each module becomes a function, which runs after the modules that it imports. The entry is `assets/studio.js`.
+`assets/before_gradio.js` is not a module: it runs before Gradio's own scripts.
 """
 
 import hashlib
@@ -36,27 +35,22 @@ class Scripts:
 
     @classmethod
     def read(cls, folder: Path = _FOLDER) -> Self:
-        """Join the entry and all modules that it imports, directly or indirectly. Raises: ValueError, see `join_modules`."""
+        """Join the entry and all modules that it imports. Raises: ValueError, see `join_modules`."""
         files = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.js")}
         joined = join_modules(files, ENTRY)
         version = hashlib.blake2b(joined.encode(), digest_size=8).hexdigest()
         return cls(joined=joined, first=files[FIRST], version=version)
 
     def head(self) -> str:
-        """Return the scripts for the start of the page's head."""
         entry = f'<script type="module" src="studio/scripts/{self.version}.js"></script>'
         return f"<script>(() => {{{self.first}}})();</script>{entry}"
 
 
 def join_modules(files: Mapping[str, str], entry: str) -> str:
-    """Join ES modules into one module.
+    """Join the ES modules `files`, texts by path, into one module. `entry` runs last.
 
-    Args:
-        files: texts of modules by their path. They import only as `import { a, b as c } from './d.js';`.
-            They export only by `export` before a function, a class or a constant.
-        entry: the module that runs last.
-
-    Raises: ValueError if a module imports or exports in another form, or imports itself indirectly.
+    Raises: ValueError if a module imports or exports in another form than `import { a, b as c } from './d.js';` and `export`
+    before a function, class or constant, or imports itself indirectly.
     """
     names: dict[str, str] = {}
     texts: list[str] = []
@@ -84,8 +78,6 @@ def join_modules(files: Mapping[str, str], entry: str) -> str:
 
 
 def scripts_route(scripts: Scripts) -> Route:
-    """Return the endpoint of the joined modules."""
-
     async def answer(request: Request) -> Response:
         if request.path_params["version"] != scripts.version:
             return Response(status_code=404)

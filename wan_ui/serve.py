@@ -21,8 +21,7 @@ from backend.settings import log_file
 from presets.loader import EXAMPLES_FOLDER
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.connections import LimitedConnection
-from wan_ui.gateway.gateway import Gateway
-from wan_ui.gateway.hosts import Hosts
+from wan_ui.gateway.gateway import Gateway, Hosts
 from wan_ui.gateway.log_guard import guard_output
 from wan_ui.gateway.logins import Logins
 from wan_ui.gateway.uploads import upload_route
@@ -53,30 +52,27 @@ from wan_ui.services.sending import Downloads
 from wan_ui.services.sound import sound_route
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.studio import build_page
-from wan_ui.theme import favicon_path, read_styles, studio_theme
+from wan_ui.theme import ASSETS, read_styles, studio_theme
 from wan_ui.view import View, collect_rules
 from wan_ui.views import VIEWS
 
+_NO_DOCS = ("openapi_url", "docs_url", "redoc_url")  # None turns each of these addresses off
 MOST_PAGES = 1000  # pages that follow jobs at the same time; a high limit, because a follower takes only memory
 MOST_SESSIONS = 500  # latest sessions with stored state; each takes 0.3 MB (measured), more after large requests
 LARGEST_UPLOAD = "60mb"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 USER = "studio"
-SANDBOX_MODULES = (
-    "backend.engine.folder",
-    "backend.media.image_inputs",
-    "wan_ui.edit.clip",
-    "wan_ui.form.crop",
-)  # modules that open visitors' files, imported when the sandbox starts
+# Modules that open visitors' files, imported when the sandbox starts
+SANDBOX_MODULES = ("backend.engine.folder", "backend.media.image_inputs", "wan_ui.edit.clip", "wan_ui.form.crop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
     """The options of `serve`: the address, the login and the visitors' presets.
 
-    `is_open` means that the operator wants no password. `allowed_hosts` are names by which visitors reach the studio, besides
-    IP addresses and `localhost`. `models` are the presets that visitors may use, None for all installed presets. `offers_instant`
-    is false without instant drafts. `model_aliases` are names and presets that `/v1/videos` accepts as further models.
+    `is_open`: the operator wants no password. `allowed_hosts` are names by which visitors reach the studio, besides IP addresses
+    and `localhost`. `models` are the presets that visitors may use, None for all installed ones. `model_aliases` are names and
+    presets that `/v1/videos` accepts as further models.
     """
 
     host: str
@@ -92,18 +88,13 @@ class ServerOptions:
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> Self:
-        """Return the options of the parsed command line."""
         return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
-
-    @property
-    def is_public(self) -> bool:
-        """True if other machines can reach the studio."""
-        return self.share or self.host not in LOOPBACK
 
     @property
     def needs_password(self) -> bool:
         """True if a password must be created, because the studio is public and no password was given."""
-        return self.is_public and self.auth is None and not self.is_open
+        is_public = self.share or self.host not in LOOPBACK  # other machines can reach the studio
+        return is_public and self.auth is None and not self.is_open
 
 
 def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | None = None) -> None:
@@ -111,28 +102,18 @@ def launch(engine: Engine, server_options: ServerOptions, rewriter: Helper | Non
     guard_output(log_file())
     auth = (USER, secrets.token_urlsafe(9)) if server_options.needs_password else server_options.auth
     blocks = build_page(engine, rewriter=rewriter, models=server_options.models, offers_instant=server_options.offers_instant)
-    names = server_options.allowed_hosts
-    serve(
-        blocks,
-        engine,
-        host=server_options.host,
-        port=server_options.port,
-        allowed_hosts=names,
-        share=server_options.share,
-        models=server_options.models,
-        model_aliases=server_options.model_aliases,
-        auth=auth,
-    )
+    names = ("host", "port", "allowed_hosts", "share", "models", "model_aliases")
+    serve(blocks, engine, auth=auth, **{name: getattr(server_options, name) for name in names})
     engine.sandbox.start(SANDBOX_MODULES)
     if rewriter is not None:
         rewriter.prepare()
-    for address in filter(None, (blocks.local_url, blocks.share_url)):
-        _print_line(ENGLISH.serving.format(product=ENGLISH.product, address=address))
+    addresses = filter(None, (blocks.local_url, blocks.share_url))
+    lines = [ENGLISH.serving.format(product=ENGLISH.product, address=address) for address in addresses]
     if server_options.needs_password and auth is not None:
-        _print_line(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
+        lines.append(ENGLISH.password_made.format(user=auth[0], password=auth[1]))
     assert blocks.local_url is not None, "`serve` has launched the page"
     link = Access.load_or_create(engine.settings.data_dir).link(blocks.local_url)
-    _print_line(ENGLISH.operator_link.format(address=link))
+    sys.stderr.write("".join(f"{line}\n" for line in (*lines, ENGLISH.operator_link.format(address=link))))
     if server_options.opens_browser:
         open_operator_link(link, engine.settings.data_dir)
     blocks.block_thread()
@@ -183,7 +164,7 @@ def serve(
         prevent_thread_lock=True,
         theme=studio_theme(),
         js="() => studio.open()",
-        favicon_path=favicon_path(),
+        favicon_path=ASSETS / "favicon.png",
         allowed_paths=[str(EXAMPLES_FOLDER)],
         footer_links=[],
         run_history=False,
@@ -193,13 +174,7 @@ def serve(
         state_session_capacity=MOST_SESSIONS,
         ssr_mode=False,
         i18n=translations(),
-        app_kwargs={
-            "routes": routes,
-            "lifespan": install_gateway(gateway, Logins),
-            "openapi_url": None,
-            "docs_url": None,
-            "redoc_url": None,
-        },
+        app_kwargs={"routes": routes, "lifespan": install_gateway(gateway, Logins), **dict.fromkeys(_NO_DOCS)},
         **options,
     )
     slow_queue_polling(blocks)
@@ -210,7 +185,6 @@ def serve(
 
 
 def _list_routes(context: StudioContext, views: Sequence[View], *, is_open: bool) -> list[Route]:
-    """Return the routes besides the page: files of jobs, endpoints for programs, and routes of views."""
     engine, access, downloads = context.engine, context.access, Downloads()
     return [
         styles_route(),
@@ -229,7 +203,3 @@ def _list_routes(context: StudioContext, views: Sequence[View], *, is_open: bool
         *tasks_routes(context),
         *(route for view in views for route in view.routes(context)),
     ]
-
-
-def _print_line(line: str) -> None:
-    sys.stderr.write(line + "\n")

@@ -15,34 +15,10 @@ FONT = (
 )  # fmt: skip
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
 
-ACCENT = Color(
-    name="lagoon",
-    c50="#effaf8",
-    c100="#d5f2ec",
-    c200="#aee4da",
-    c300="#7ccfc2",
-    c400="#45b3a4",
-    c500="#1f9788",
-    c600="#0f6a60",
-    c700="#0d5850",
-    c800="#0f4742",
-    c900="#12413d",
-    c950="#052725",
-)
-GRAPHITE = Color(
-    name="graphite",
-    c50="#f7f7f6",
-    c100="#eeeeec",
-    c200="#e0e0dd",
-    c300="#c8c8c4",
-    c400="#a0a2a6",
-    c500="#55575c",
-    c600="#4f5156",
-    c700="#34363b",
-    c800="#212328",
-    c900="#17181c",
-    c950="#0f1013",
-)
+# From the lightest (c50) to the darkest (c950)
+LAGOON = "#effaf8 #d5f2ec #aee4da #7ccfc2 #45b3a4 #1f9788 #0f6a60 #0d5850 #0f4742 #12413d #052725"
+GREYS = "#f7f7f6 #eeeeec #e0e0dd #c8c8c4 #a0a2a6 #55575c #4f5156 #34363b #212328 #17181c #0f1013"
+ACCENT, GRAPHITE = Color(*LAGOON.split(), name="lagoon"), Color(*GREYS.split(), name="graphite")
 _TOKENS = dict(
     body_text_color="ink",
     body_text_color_subdued="quiet",
@@ -59,7 +35,7 @@ _TOKENS = dict(
     button_secondary_border_color="button-line",
 )
 """Gradio's variables -> the tokens of `tokens.css` that give their value in both themes."""
-_SURFACES = dict(
+_VALUES = dict(
     body_background_fill="*neutral_100",
     body_background_fill_dark="*neutral_950",
     background_fill_secondary_dark="*neutral_950",
@@ -69,8 +45,6 @@ _SURFACES = dict(
     block_label_background_fill_dark="transparent",
     block_title_text_weight="550",
     layout_gap="12px",
-)
-_INPUTS = dict(
     input_radius="8px",
     input_border_color_focus="*primary_500",
     input_border_color_focus_dark="*primary_400",
@@ -89,8 +63,6 @@ _INPUTS = dict(
     checkbox_label_background_fill_hover_dark="transparent",
     checkbox_label_border_width="0px",
     checkbox_label_padding="0",
-)
-_BUTTONS = dict(
     button_primary_background_fill="*primary_600",
     button_primary_background_fill_dark="*primary_400",
     button_primary_background_fill_hover="*primary_700",
@@ -116,7 +88,7 @@ def studio_theme() -> gr.themes.Base:
         spacing_size=gr.themes.sizes.spacing_sm,
     )
     tokens = {f"{name}{ending}": f"var(--{token})" for name, token in _TOKENS.items() for ending in ("", "_dark")}
-    return theme.set(**tokens, **_SURFACES, **_INPUTS, **_BUTTONS)
+    return theme.set(**tokens, **_VALUES)
 
 
 def read_styles() -> str:
@@ -124,8 +96,3 @@ def read_styles() -> str:
     shared = [ASSETS / "styles" / f"{name}.css" for name in SHARED_STYLES]
     views = sorted(ASSETS.parent.glob("*/*.css"))
     return "\n".join([f"@layer {', '.join(LAYERS)};", *(path.read_text(encoding="utf-8") for path in (*shared, *views))])
-
-
-def favicon_path() -> Path:
-    """Return the path of the icon in the browser's tab."""
-    return ASSETS / "favicon.png"

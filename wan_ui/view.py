@@ -1,8 +1,4 @@
-"""The interface of the studio's views.
-
-A view is one constant in the list of `wan_ui.views`. It defines the view's place in the header, its shortcut, its column, its
-buttons, its content on a new page, and its updates.
-"""
+"""The interface of the studio's views. A view is one constant in the list of `wan_ui.views`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,10 +36,9 @@ class Shell:
 class View:
     """One view of the studio.
 
-    `title` is the name of a field of `Texts`. `beside` lists the other columns that the view shows: `FORM`, or keys of other
-    views. `on_phone` lists the columns that the view also shows on a phone, one below the other. `rules` are the access rules of
-    the view's routes (see `wan_ui.gateway.rules`); routes without a rule are refused. `streams` are regular expressions of routes
-    with endless responses.
+    `title` is a field of `Texts`. `beside` lists the other columns that the view shows: `FORM`, or keys of other views.
+    `on_phone` lists the columns that it also shows on a phone. Routes without a rule are refused. `streams` are regular
+    expressions of routes with endless responses.
     """
 
     key: str
@@ -55,13 +50,8 @@ class View:
     rules: Rules = field(default_factory=dict)
     streams: tuple[str, ...] = ()
 
-    def translate_title(self, texts: Texts) -> str:
-        """Return the view's name in the language of `texts`."""
-        return getattr(texts, self.title)
-
 
 def collect_rules(views: Sequence[View]) -> Rules:
-    """Return the access rules of the studio's addresses and of these views."""
     return {path: rule for rules in (ROUTES, *(view.rules for view in views)) for path, rule in rules.items()}
 
 

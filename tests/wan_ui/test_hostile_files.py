@@ -26,8 +26,8 @@ from tests.wan_ui.conftest import _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.compare.route import compare_route
 from wan_ui.gateway.access import Access
+from wan_ui.gateway.gateway import StreamLimit
 from wan_ui.gateway.limits import JSON_BYTES, STREAMS, Limit
-from wan_ui.gateway.streams import StreamLimit
 from wan_ui.routes.data_urls import MOST_DATA_URLS
 
 PATIENCE = 60.0

@@ -17,7 +17,7 @@ from tests.backend.engine.test_database import make_older
 from tests.wan_ui.builders import a_job, a_request, a_result
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.visitors import COOKIE, owner_name
-from wan_ui.library.handlers import LibraryHandlers
+from wan_ui.library.view import LibraryHandlers
 from wan_ui.queue.queue_query import stamped_queue_html
 from wan_ui.routes.changes import _render_parts
 from wan_ui.routes.videos import Videos

@@ -1,10 +1,8 @@
 """Access rights: a visitor sees their own jobs and videos, the operator sees all.
 
-A browser that opens the operator link gets the operator's rights. The server prints the link when it starts, and shows it nowhere
-else. The link contains a key of 256 random bits, which is stored in `operator.key` in the data folder. Opening the link sets a
-cookie (HttpOnly, SameSite=Strict) and redirects to the plain address. The redirect removes the key from the address bar, so that
-an address copied from there does not contain the key. A connection from this machine gives no rights, because the visitors of a
-share link also arrive from this machine, through the link's tunnel.
+A browser gets the operator's rights from the operator link, which the server prints only when it starts. The link sets a cookie
+and redirects to the plain address, so that an address copied from the browser does not contain the key. A connection from this
+machine gives no rights, because the visitors of a share link also arrive from this machine, through the link's tunnel.
 
 A program identifies itself with a key in a bearer token (RFC 6750), and its cookies are ignored. The operator's key gives the
 operator's rights. Keys from `app.py keys` give the rights of their owner.
@@ -20,6 +18,7 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.requests import Request
@@ -59,8 +58,7 @@ class Access:
 
     @classmethod
     def load_or_create(cls, data_dir: Path) -> "Access":
-        """Load the operator's key from the data folder, or create it at the first start. Only the server's account can read the
-        file.
+        """Load the operator's key from the data folder, or create it at the first start.
 
         An incomplete key, for example after a full disk or a power cut, is replaced, because a short key could be guessed.
         """
@@ -90,27 +88,19 @@ class Access:
         return hmac.compare_digest(key.encode(), self.key.encode())
 
     def has_operator_key(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the request contains the operator's key as a bearer token."""
         return self.is_operator_key(bearer_key(headers))
 
     def find_program_key(self, headers: Mapping[str, str]) -> Key | None:
-        """Return the stored record of the program's key in the request.
-
-        Return None if the request has no key, or if the key is unknown or revoked.
-
-        Raises: DataFolderError if the keys cannot be read.
-        """
+        """Return the record of the program's key in the request, None without a known key. Raises: DataFolderError."""
         found, key = _CHECKED_KEY.get(), bearer_key(headers)
         if found is not None and found[:2] == (self.key, key):
             return found[2]
         return self._keys.find_by_secret(key) if self._keys else None
 
     async def has_program_key(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the request contains a known program key, and remember the key's record for the rest of the request.
+        """Return whether the request contains a known program key, and remember its record for the rest of the request.
 
-        The file of keys is read in a separate thread. Another process may lock the file for seconds, and requests without a key
-        must not wait for the lock.
-
+        The keys are read in a thread: another process may lock the file for seconds, and other requests must not wait.
         Raises: DataFolderError.
         """
         key = bearer_key(headers)
@@ -139,14 +129,12 @@ class Access:
         return hashlib.sha256(self.key.encode()).hexdigest()
 
 
+@dataclass
 class OperatorLink:
-    """ASGI middleware that answers the operator link with the operator's cookie and a redirect to the page.
+    """ASGI middleware that answers the operator link with a redirect to the page, and with the cookie if the key is right."""
 
-    A link with a wrong key gets the redirect without the cookie. Other requests are passed on.
-    """
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self.app, self.access = app, access
+    app: ASGIApp
+    access: Access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = Request(scope).query_params.get(OPERATOR_PARAMETER) if is_for_page(scope) else None

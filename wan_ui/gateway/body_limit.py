@@ -29,8 +29,8 @@ _READ_ON = 10  # read up to ten times the limit before refusing: a caller who is
 class BodyLimit:
     """ASGI middleware that reads the whole body of each request, then passes the request on with the body as one message.
 
-    It answers 413 if the body is too large, and 408 if the body arrives too slowly. Uploads and requests to `/v1/videos` are
-    passed on piece by piece. If such a body is too slow, the application receives a disconnect.
+    Uploads and requests to `/v1/videos` are passed on piece by piece. If such a body is too slow, the application receives a
+    disconnect.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:

@@ -41,16 +41,11 @@ class LimitedConnection(H11Protocol):
         self.timeout_keep_alive = KEPT_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Start the timer for the first request's headers.
-
-        At the limit of connections, first close a connection that is idle or still sending a request. If no connection can be
-        closed, refuse the new connection.
-        """
         if len(self.connections) >= most_connections():
             others = [other for other in self.connections if isinstance(other, H11Protocol)]
             idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
             sending = [other for other in others if other.conn.their_state is h11.SEND_BODY]
-            if not idle and not sending:
+            if not idle and not sending:  # no connection can be closed
                 transport.abort()
                 return
             closed = (idle or sending)[0]
@@ -76,12 +71,10 @@ class LimitedConnection(H11Protocol):
             super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Start the timer of a caller who does not read the response."""
         super().pause_writing()
-        self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+        self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)  # the caller does not read the response
 
     def resume_writing(self) -> None:
-        """Stop the timer, because the caller reads again."""
         if self._unread_timer:
             self._unread_timer.cancel()
         super().resume_writing()

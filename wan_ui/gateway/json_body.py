@@ -32,10 +32,7 @@ async def read_json_object(request: Request) -> dict[str, Any]:
 def json_endpoint(
     endpoint: Callable[[Request], Awaitable[Response | dict[str, object]]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Decorate an endpoint that returns a dict, so that it sends the dict as JSON.
-
-    A StudioError becomes {"error": "one sentence"}.
-    """
+    """Decorate an endpoint that returns a dict, so that it sends the dict as JSON. A StudioError becomes {"error": sentence}."""
 
     @functools.wraps(endpoint)
     async def answer(request: Request) -> Response:

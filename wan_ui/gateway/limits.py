@@ -1,7 +1,4 @@
-"""The table of all limits: per visitor, per network address, for all visitors without a key, and in total.
-
-The packages that enforce the limits import them from this module. A test compares the numbers with docs/security.md.
-"""
+"""The table of all limits. The packages that enforce them import them from here. A test compares them with docs/security.md."""
 
 import sys
 from dataclasses import dataclass
@@ -14,11 +11,8 @@ UNLIMITED = sys.maxsize
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The largest numbers that are allowed for one thing, such as open streams.
-
-    `of_visitor` is the limit for one visitor or program key, `of_address` for one network address, `without_key` for all visitors
-    without a key together, and `in_all` the total. `what` is the limit's name in docs/security.md, with its unit.
-    """
+    """The largest allowed numbers of one thing: for one visitor or program key, for one network address, for all visitors without
+    a key together, and in total. `what` is its name in docs/security.md, with its unit."""
 
     what: str
     of_visitor: int = UNLIMITED

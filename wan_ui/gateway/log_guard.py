@@ -1,8 +1,7 @@
-"""Limit and mark the text that the server prints while it answers a request.
+"""Limit and mark the text that the server prints while it answers a request, because it can contain text from the caller.
 
-Gradio and Python print invalid values, which contain text from the caller. Therefore the bytes that one request prints, and the
-lines that one visitor prints per minute, are limited (`wan_ui.gateway.limits`). Control characters are escaped. Each line from a
-request starts with "| ", so that no caller can write a line that looks like the server's own lines.
+Control characters are escaped. Each line from a request starts with "| ", so that no caller can write a line that looks like the
+server's own lines. The limits are in `wan_ui.gateway.limits`.
 """
 
 import contextlib
@@ -27,15 +26,11 @@ _LOOK_BYTES = 100_000  # bytes written between two checks of the log's size
 
 @dataclass
 class RequestLog:
-    """The output of one request.
-
-    `who` is the visitor who sent the request. `left` is the number of bytes that the request may still print. `begins_line`: the
-    next text starts a new line.
-    """
+    """The output of one request of the visitor `who`. `left` is the number of bytes that the request may still print."""
 
     who: str
     left: int = LOG_BYTES.of_visitor
-    begins_line: bool = True
+    begins_line: bool = True  # the next text starts a new line
 
 
 CURRENT: ContextVar[RequestLog | None] = ContextVar("request_log", default=None)
@@ -43,10 +38,7 @@ CURRENT: ContextVar[RequestLog | None] = ContextVar("request_log", default=None)
 
 
 class GuardedStream:
-    """A wrapper for standard output or standard error that limits and marks what requests print.
-
-    `log` is the file to which the stream is redirected, or None.
-    """
+    """Standard output or standard error, limited and marked. `log` is the file to which the stream is redirected, or None."""
 
     def __init__(self, stream: TextIO, log: Path | None = None, now: Callable[[], float] = time.time) -> None:
         self._stream, self._log, self._now = stream, log, now
@@ -107,10 +99,9 @@ class GuardedStream:
 
 
 def guard_output(log: Path | None) -> None:
-    """Replace this process's standard output and standard error with a `GuardedStream` each.
+    """Replace standard output and standard error with a `GuardedStream` each.
 
-    Callers can then neither flood the log nor imitate the server's own lines. `log` is the file to which the output is
-    redirected, None for a terminal. The file must have been opened in append mode.
+    `log` is the file to which the output is redirected, None for a terminal. The file must have been opened in append mode.
     """
     if not isinstance(sys.stderr, GuardedStream):
         sys.stdout, sys.stderr = GuardedStream(sys.stdout, log), GuardedStream(sys.stderr, log)

@@ -1,9 +1,8 @@
 """Password logins: which browsers are logged in, until when, and how often an address may try wrong passwords.
 
-After `FREE_TRIES` wrong passwords an address must wait before it tries again. Each further wrong password doubles the wait. If a
-tunnel or proxy runs on this machine, the requests of all its visitors can come from this machine's address. Waits for this
-address stay short, so that one visitor cannot lock out the others. Each wrong password is logged. All addresses together are
-limited too, because an attacker may use many addresses. A POST to `/logout` from the studio's own page logs out one browser.
+After `FREE_TRIES` wrong passwords, each further one doubles the wait of its address. The wait of this machine's address stays
+short, because the visitors of a tunnel or proxy share it, and must not lock each other out. All addresses together are limited
+too, because an attacker may use many. Each wrong password is logged.
 """
 
 import logging
@@ -69,11 +68,9 @@ def add_program_login(scope: Scope) -> Scope:
 
 
 class Logins(MutableMapping[str, str]):
-    """A mapping from the tokens of login cookies to the names of users. It replaces Gradio's `App.tokens`, in which a login never
-    ends.
+    """The names of users by the tokens of login cookies. It replaces Gradio's `App.tokens`, in which a login never ends.
 
-    `program_token` is the login token for all programs with a key. The gateway adds this token to their requests. The token never
-    leaves the server.
+    `program_token` is the token of all programs with a key. The gateway adds it to their requests. It never leaves the server.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -149,10 +146,8 @@ class LoginLimit:
         is_full = len(self._recent_tries) >= WRONG_PASSWORDS.in_all
         wait = max(self._seconds_to_wait(address), self._recent_tries[0] + SHARED_WINDOW_SECONDS - now if is_full else 0.0)
         if wait > 0:
-            text, headers = (
-                texts_for(Headers(scope=scope)).login_pause.format(seconds=ceil(wait)),
-                {"retry-after": str(ceil(wait))},
-            )
+            text = texts_for(Headers(scope=scope)).login_pause.format(seconds=ceil(wait))
+            headers = {"retry-after": str(ceil(wait))}
             await refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, text, headers)(scope, receive, send)
             return
         for old in [known for known, tries in self._tries.items() if tries.last < now - FORGET_SECONDS]:
@@ -196,11 +191,11 @@ class LoginLimit:
             log.warning("%s must wait %.0f s before the next password", address or "This machine", wait)
 
 
+@dataclass
 class LoginForm:
     """ASGI middleware that removes the API description from Gradio's login page. Only the form remains."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not is_for_page(scope) or has_login(scope):
@@ -228,8 +223,7 @@ class LoginForm:
 def _log_out(scope: Scope) -> Response:
     """End the sender's login. Accept only a POST with an Origin header, which the studio's page sends.
 
-    Another site could embed the logout address as an image. Browsers send a GET without an Origin header for images. The gateway
-    has already refused all requests whose origin is another site.
+    Another site could embed the logout address as an image, for which browsers send a GET without an Origin header.
     """
     headers = Headers(scope=scope)
     if scope["method"] != "POST" or "origin" not in headers:

@@ -1,7 +1,5 @@
-"""Responses to refused requests, in the format that the sender understands.
+"""Responses to refused requests, in the format that the sender understands: Gradio's page and clients, or programs for OpenAI.
 
-Gradio's page and clients show the fields `error` and `detail`. Programs that use OpenAI's addresses expect an object with
-`message`, `type`, `param` and `code`.
 Source: openai-python 3.54.0, `_client.py` (`_make_status_error`) and `_exceptions.py` (`APIError`).
 """
 
@@ -30,10 +28,9 @@ def refusal_response(
     param: str | None = None,
     code: str | None = None,
 ) -> JSONResponse:
-    """Return the JSON response for a refused request.
+    """Return the JSON response for a refused request, with a sentence for people.
 
-    `text` is a sentence for people. In OpenAI's format, the response also has the fields `param`, which names the invalid field,
-    and `code`. If no `code` is given, the status determines it.
+    In OpenAI's format, `param` names the invalid field. If no `code` is given, the status determines it.
     """
     if not is_v1(scope):
         return JSONResponse({"error": text, "detail": text}, status_code=status, headers=headers)

@@ -10,9 +10,7 @@
 - `refused`: no caller. Gradio defines the address, and the studio does not need it.
 """
 
-import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Literal
 
 from starlette.routing import compile_path
@@ -26,6 +24,16 @@ LOGIN = "/login"
 LOGOUT = "/logout"
 V1 = "/v1"  # the start of all addresses in OpenAI's format
 VIDEOS = f"{V1}/videos"
+_STREAM = f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}"
+_REFUSED = (
+    *("/monitoring", "/monitoring/summary", "/monitoring/{key}", "/pwa_icon", "/pwa_icon/{size}", f"{API}/api/{{api_name}}"),
+    *(f"{API}/call/v2/{{api_name}}", f"{API}/call/v2/{{api_name}}/{{event_id}}", f"{API}/component_server", f"{API}/deep_link"),
+    *(f"{API}/custom_component/{{id}}/{{environment}}/{{type}}/{{file_name}}", f"{API}/dev/reload", f"{API}/file/{{path:path}}"),
+    *(f"{API}/openapi.json", f"{API}/process_recording", f"{API}/proxy={{url_path:path}}", f"{API}/runs", f"{API}/token"),
+    *(f"{API}/stream/{{event_id}}", f"{API}/stream/{{event_id}}/close", f"{API}/undo-vibe-edit", f"{API}/vibe-code"),
+    *(f"{_STREAM}/playlist.m3u8", f"{_STREAM}/playlist-file", f"{_STREAM}/{{segment_id}}.{{ext}}"),
+    *(f"{API}/vibe-edit", f"{API}/vibe-starter-queries"),
+)
 ROUTES: Rules = {
     "/": "public",  # without a login, the response is only the login form
     LOGIN: "public",
@@ -78,50 +86,17 @@ ROUTES: Rules = {
     f"{VIDEOS}/{{video_id}}/cancel": "owner",
     f"{V1}/models": "owner",
     f"{V1}/models/{{model}}": "owner",
-    "/monitoring": "refused",
-    "/monitoring/summary": "refused",
-    "/monitoring/{key}": "refused",
-    "/pwa_icon": "refused",
-    "/pwa_icon/{size}": "refused",
-    f"{API}/api/{{api_name}}": "refused",
-    f"{API}/call/v2/{{api_name}}": "refused",
-    f"{API}/call/v2/{{api_name}}/{{event_id}}": "refused",
-    f"{API}/component_server": "refused",
-    f"{API}/custom_component/{{id}}/{{environment}}/{{type}}/{{file_name}}": "refused",
-    f"{API}/deep_link": "refused",
-    f"{API}/dev/reload": "refused",
-    f"{API}/file/{{path:path}}": "refused",
-    f"{API}/openapi.json": "refused",
-    f"{API}/process_recording": "refused",
-    f"{API}/proxy={{url_path:path}}": "refused",
-    f"{API}/runs": "refused",
-    f"{API}/stream/{{event_id}}": "refused",
-    f"{API}/stream/{{event_id}}/close": "refused",
-    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/playlist.m3u8": "refused",
-    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/{{segment_id}}.{{ext}}": "refused",
-    f"{API}/stream/{{session_hash}}/{{run}}/{{component_id}}/playlist-file": "refused",
-    f"{API}/token": "refused",
-    f"{API}/undo-vibe-edit": "refused",
-    f"{API}/vibe-code": "refused",
-    f"{API}/vibe-edit": "refused",
-    f"{API}/vibe-starter-queries": "refused",
+    **dict.fromkeys(_REFUSED, "refused"),
 }
 
 
 class RuleTable:
-    """Finds the access rule of a path."""
-
     def __init__(self, rules: Rules = ROUTES) -> None:
         # If a path matches a refused pattern and an allowed pattern, the refused pattern must be found first.
         refused_first = sorted(rules.items(), key=lambda entry: entry[1] != "refused")
-        self._rules = [(_pattern(template), rule) for template, rule in refused_first]
+        self._rules = [(compile_path(template)[0], rule) for template, rule in refused_first]
 
     def find_rule(self, path: str) -> Rule:
         """Return the rule of a path. Return "refused" if no rule matches. A slash at the end is ignored."""
         path = path.rstrip("/") or "/"
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(path)), "refused")
-
-
-@cache
-def _pattern(template: str) -> re.Pattern[str]:
-    return compile_path(template)[0]

@@ -1,7 +1,4 @@
-"""Check the paths of uploaded files, and of files that Gradio's components show. Paths in requests are never trusted.
-
-This module also creates the upload folder, and limits the bytes uploaded per hour.
-"""
+"""Check the paths of files in requests, which are never trusted. Create the upload folder, and limit uploads per hour."""
 
 import contextlib
 import json
@@ -12,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal
@@ -76,8 +74,7 @@ def create_upload_folder(data_dir: Path) -> EngineLock:
 
 
 def public_upload_path(path: Path) -> str:
-    """Return the path of an upload for visitors. It starts with the path of Gradio's upload folder, which hides the data
-    folder."""
+    """Return the path of an upload for visitors, below the path of Gradio's upload folder, which hides the data folder."""
     folder = Path(get_upload_folder())
     return str(folder / path.resolve().relative_to(folder.resolve()))
 
@@ -120,8 +117,7 @@ def temporary_upload_folder() -> tempfile.TemporaryDirectory[str]:
     """Create a temporary folder among the uploads for the files of one request."""
     folder = Path(get_upload_folder())
     folder.mkdir(parents=True, exist_ok=True)
-    folder = folder.resolve()
-    return tempfile.TemporaryDirectory(prefix=".part-", dir=folder)
+    return tempfile.TemporaryDirectory(prefix=".part-", dir=folder.resolve())
 
 
 def upload_route() -> Route:
@@ -136,9 +132,8 @@ def upload_route() -> Route:
                 )
             except MultiPartException as error:
                 is_large = "maximum allowed size" in error.message
-                return PlainTextResponse(
-                    error.message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_large else HTTPStatus.BAD_REQUEST
-                )
+                status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_large else HTTPStatus.BAD_REQUEST
+                return PlainTextResponse(error.message, status)
             except (ClientDisconnect, TypeError, ValueError, KeyError, OSError) as error:
                 raise HTTPException(HTTPStatus.BAD_REQUEST, "the upload could not be read") from error
             paths = []
@@ -152,15 +147,15 @@ def upload_route() -> Route:
     return Route(UPLOAD, upload, methods=["POST"])
 
 
+@dataclass
 class FileCheck:
     """ASGI middleware that refuses calls of the page's handlers with a file that is neither an upload nor an example.
 
-    If a call names a path in Gradio's upload folder, Gradio adds the path to a list of files to delete later. If the path is a
-    folder, the deletion fails, and Gradio then deletes no more files. Handlers also check each file before they open it.
+    Gradio later deletes each path in its upload folder that a call names. If the path is a folder, the deletion fails, and Gradio
+    then deletes no more files. Handlers also check each file before they open it.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(_CALLS):
@@ -206,7 +201,6 @@ def _find_files(data: object) -> Iterator[dict[str, object]]:
 
 
 def has_free_space(folder: Path, least_free: int = LEAST_FREE) -> bool:
-    """Return whether the folder's disk has at least `least_free` free bytes."""
     try:
         return shutil.disk_usage(folder if folder.exists() else folder.parent).free >= least_free
     except OSError:
@@ -214,10 +208,7 @@ def has_free_space(folder: Path, least_free: int = LEAST_FREE) -> bool:
 
 
 class UploadLimit:
-    """ASGI middleware that limits uploaded bytes per hour, per visitor, per address and in total (429).
-
-    It refuses all uploads if the disk is almost full (507).
-    """
+    """ASGI middleware that limits uploaded bytes per hour (429), and refuses uploads if the disk is almost full (507)."""
 
     def __init__(
         self,

@@ -1,15 +1,15 @@
 """Identify the sender of a request. A visitor is a browser with a random cookie. No personal data is stored.
 
-The cookie contains 256 random bits, which only the browser and the server see (HttpOnly, SameSite=Lax). The engine stores its
-SHA-256 as the job's owner, so that a reader of the job store cannot act as the visitor. The cookie is not signed: a browser that
-invents a cookie is a new visitor without videos, and cannot guess the cookie of another visitor. Programs without cookies are
-identified by their key (`wan_ui.gateway.access`), else by Gradio's session hash.
+Only the browser and the server see the cookie. The engine stores its SHA-256 as the job's owner, so that a reader of the job
+store cannot act as the visitor. The cookie is not signed: a browser that invents a cookie is a new visitor without videos.
+Programs without cookies are identified by their key (`wan_ui.gateway.access`), else by Gradio's session hash.
 """
 
 import hashlib
 import ipaddress
 import re
 import secrets
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -30,7 +30,7 @@ def owner_name(cookies: dict[str, str], session_hash: str | None = None) -> str:
 
 
 def has_cookie(cookies: dict[str, str]) -> bool:
-    """Return whether the cookies contain a valid visitor cookie. Browsers receive the cookie when they open the page."""
+    """Return whether the cookies contain a valid visitor cookie."""
     return bool(_TOKEN.fullmatch(cookies.get(COOKIE, "")))
 
 
@@ -55,11 +55,11 @@ def format_address(host: str) -> str:
     return "" if parsed.is_loopback else str(parsed)
 
 
+@dataclass
 class VisitorCookie:
     """ASGI middleware that sets the visitor cookie when a browser first opens the page."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not is_for_page(scope) or has_cookie(Request(scope).cookies):

@@ -24,7 +24,7 @@ from wan_ui.stage.html import add_to_storyboard_button, continue_button, sound_d
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryContent:
-    """The grid's content: jobs with a video, their total number, the selected job's id, and the ids of jobs with audio."""
+    """The grid's content. `count` is the number of all fitting videos, `chosen` the selected job, `sounding` jobs with audio."""
 
     jobs: tuple[ListedJob, ...]
     count: int
@@ -34,7 +34,6 @@ class LibraryContent:
 
 
 def library_html(content: LibraryContent, texts: Texts) -> str:
-    """Render the grid."""
     count = texts.library_count_one if content.count == 1 else texts.library_count.format(count=content.count)
     if not content.jobs:
         words = texts.library_none if content.is_filtered else texts.library_empty
@@ -51,7 +50,8 @@ def _card_html(job: ListedJob, content: LibraryContent, texts: Texts) -> str:
     request, one, is_chosen, sounds = job.summary, {"job": job.id}, job.id == content.chosen, job.id in content.sounding
     named = video_name(request, texts)
     label = f"{named}{texts.list_separator}{texts.with_sound}" if sounds else named
-    ratio, mark = f"{request.width / request.height:.4f}", _audio_mark_html(texts) if sounds else ""
+    ratio, words = f"{request.width / request.height:.4f}", escape(texts.with_sound)
+    mark = f'<span class="sound-mark" role="img" aria-label="{words}" title="{words}">{icon("sound")}</span>' if sounds else ""
     if job.deleted:
         buttons = icon_button("queue:restore", "again", texts.restore, **one)
     else:
@@ -70,11 +70,6 @@ def _card_html(job: ListedJob, content: LibraryContent, texts: Texts) -> str:
     )
 
 
-def _audio_mark_html(texts: Texts) -> str:
-    words = escape(texts.with_sound)
-    return f'<span class="sound-mark" role="img" aria-label="{words}" title="{words}">{icon("sound")}</span>'
-
-
 def detail_html(
     job: Job | None,
     result: VideoResult | None,
@@ -83,11 +78,7 @@ def detail_html(
     projects: Sequence[Project] = (),
     offers: Sequence[UpscaleOffer] = (),
 ) -> str:
-    """Render the details of one video.
-
-    `owner` is the video's owner, "" unless the visitor is the operator. `projects` are the owner's projects. `offers` are the
-    upscalers that the video can use.
-    """
+    """Render the details of one video. `owner` is the video's owner, "" unless the visitor is the operator."""
     if job is None or result is None:
         return f'<aside class="detail"><p class="hint empty">{escape(texts.library_choose)}</p></aside>'
     label = escape(texts.video_label.format(prompt=video_name(job.request, texts)))
@@ -96,6 +87,9 @@ def detail_html(
     rates = [(name, format_rate(result.rates[key], texts)) for key, name in texts.stage_names if key in result.rates]
     arithmetic = f"<h2>{escape(texts.compare_rates)}</h2><dl>{pairs_html(rates)}</dl>" if rates else ""
     seconds = [(name, format_duration(result.seconds[key])) for key, name in texts.stage_names if key in result.seconds]
+    # All fields of the request, with the names that files and the API use
+    fields = [(name, value) for name, value in job.request.for_sharing().items() if name != "prompt"]
+    wanted = [(name, format_value(value)) for name, value in fields if value not in (None, "", [])]
     return (
         f'<aside class="detail" data-job="{escape(job.id)}"><video controls muted loop playsinline autoplay'
         f' src="{media_url(job, result.path)}" aria-label="{label}"></video>'
@@ -103,7 +97,7 @@ def detail_html(
         f"{_action_buttons_html(job, result, texts, bool(owner), offers)}"
         f"<p>{escape(texts.library_made.format(when=f'{created:%Y-%m-%d %H:%M}'))}</p>{owned}"
         f"{project_and_tags_html(job, projects, texts)}"
-        f"<h2>{escape(texts.library_request)}</h2><dl>{pairs_html(_request_rows(job))}</dl>"
+        f"<h2>{escape(texts.library_request)}</h2><dl>{pairs_html(wanted)}</dl>"
         f"<h2>{escape(texts.shot_seconds)}</h2><dl>{pairs_html(seconds)}</dl>{arithmetic}"
         f"<h2>{escape(texts.library_versions)}</h2><dl>{pairs_html(sorted(result.versions.items()))}</dl></aside>"
     )
@@ -130,9 +124,3 @@ def _action_buttons_html(job: Job, result: VideoResult, texts: Texts, is_operato
         f"{upscale_menu(job, offers, texts)}"
         f"{text_button('choose:folder', texts.open_folder, name='show', **one) if is_operator else ''}</div>"
     )
-
-
-def _request_rows(job: Job) -> list[tuple[str, str]]:
-    """Return all fields of the request, with the names that files and the API use."""
-    data = job.request.for_sharing()
-    return [(name, format_value(value)) for name, value in data.items() if value not in (None, "", []) and name != "prompt"]

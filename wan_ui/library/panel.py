@@ -1,7 +1,6 @@
 """The library's panel: search, filters, a grid of videos that play under the pointer, and details of the selected video.
 
-Element ids: `library-search`, `library-preset`, `library-project`, `library-size`, `library-length`, `library-order`,
-`library-starred`, `library-bin`, `library-grid`, `library-detail`.
+Element ids: `library-` and `search`, `preset`, `project`, `size`, `length`, `order`, `starred`, `bin`, `grid`, `detail`.
 """
 
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ import gradio as gr
 
 from backend.engine.job import Selection
 from presets import list_presets
+from wan_ui.components.events import start_script
 from wan_ui.gateway.body_limit import LONGEST_TEXT
 from wan_ui.i18n.english import Texts
 from wan_ui.library.html import LibraryContent, detail_html, library_html
-from wan_ui.library.projects import EVERYWHERE, build_projects_menu, project_filter, selected_project
+from wan_ui.library.projects import EVERYWHERE, NOWHERE, project_filter, projects_html
 from wan_ui.services.caller import Caller
 
 CARDS_AT_ONCE = 48
@@ -44,20 +44,18 @@ class LibraryPanel:
 
     @property
     def filters(self) -> list[gr.Textbox | gr.Dropdown | gr.Checkbox]:
-        """The search, the filters and the order."""
         choices = [self.preset, self.project, self.order, self.length, self.size]
         return [self.search, *choices, self.is_starred, self.is_deleted]
 
     def selection(self, values: dict[gr.blocks.Block, Any], caller: Caller) -> Selection:
-        """Return the search and the filters as a `Selection` of jobs that the visitor may see."""
-        preset = values[self.preset]
+        preset, project = values[self.preset], str(values[self.project] or EVERYWHERE)
         return Selection(
             owner=caller.scope,
             words=tuple(str(values[self.search] or "").split()[:20]),
             presets=(str(preset),) if preset else (),
             is_starred=bool(values[self.is_starred]),
             is_deleted=bool(values[self.is_deleted]),
-            project=selected_project(values[self.project]),
+            project={EVERYWHERE: None, NOWHERE: ""}.get(project, project),
             order=str(values[self.order]),
             length=str(values[self.length] or ""),
             size=str(values[self.size] or ""),
@@ -66,7 +64,6 @@ class LibraryPanel:
 
 
 def preset_filter_choices(texts: Texts) -> list[tuple[str, str]]:
-    """Return the choices of the filter by preset: all presets, or a single preset."""
     named = [(preset.words(texts.language).title, preset.name) for preset in list_presets()]
     return [(texts.library_presets, ""), *named]
 
@@ -92,8 +89,6 @@ def _filter_dropdown(choices: list[tuple[str, str]], value: str, label: str, nam
 
 
 def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
-    """Build the panel, at first without videos."""
-    presets = preset_filter_choices(texts)
     with gr.Row(elem_id="library-bar"):
         search = gr.Textbox(
             label=labels.library_search,
@@ -104,29 +99,19 @@ def build_library_panel(texts: Texts, labels: Texts) -> LibraryPanel:
             container=False,
             scale=3,
         )
-        preset = _filter_dropdown(presets, "", labels.preset, "preset")
-        project = _filter_dropdown(project_filter((), texts), EVERYWHERE, labels.project, "project")
-        size = _filter_dropdown(dropdown_choices(texts.sizes), "", labels.resolution, "size")
-        length = _filter_dropdown(dropdown_choices(texts.lengths), "", labels.length, "length")
-        order = _filter_dropdown(dropdown_choices(texts.orders), "newest", labels.library_order, "order")
-        starred = gr.Checkbox(label=labels.library_starred, elem_id="library-starred", container=False, min_width=90)
-        deleted = gr.Checkbox(label=labels.library_bin, elem_id="library-bin", container=False, min_width=90)
-        projects = build_projects_menu(texts)
+        bar: dict[str, Any] = {
+            "preset": _filter_dropdown(preset_filter_choices(texts), "", labels.preset, "preset"),
+            "project": _filter_dropdown(project_filter((), texts), EVERYWHERE, labels.project, "project"),
+            "size": _filter_dropdown(dropdown_choices(texts.sizes), "", labels.resolution, "size"),
+            "length": _filter_dropdown(dropdown_choices(texts.lengths), "", labels.length, "length"),
+            "order": _filter_dropdown(dropdown_choices(texts.orders), "newest", labels.library_order, "order"),
+            "is_starred": gr.Checkbox(label=labels.library_starred, elem_id="library-starred", container=False, min_width=90),
+            "is_deleted": gr.Checkbox(label=labels.library_bin, elem_id="library-bin", container=False, min_width=90),
+        }
+        menu = projects_html((), "", texts)
+        projects = gr.HTML(menu, js_on_load=start_script("projects"), elem_id="projects", apply_default_css=False)
     with gr.Row(elem_id="library-columns"):
         grid = gr.HTML(library_html(LibraryContent(jobs=(), count=0), texts), elem_id="library-grid", apply_default_css=False)
         detail = gr.HTML(detail_html(None, None, texts), elem_id="library-detail", apply_default_css=False)
-    return LibraryPanel(
-        search=search,
-        preset=preset,
-        project=project,
-        order=order,
-        length=length,
-        size=size,
-        projects=projects,
-        is_starred=starred,
-        is_deleted=deleted,
-        grid=grid,
-        detail=detail,
-        chosen=gr.State(""),
-        most=gr.State(CARDS_AT_ONCE),
-    )
+    drawn = {"projects": projects, "grid": grid, "detail": detail}
+    return LibraryPanel(search=search, **bar, **drawn, chosen=gr.State(""), most=gr.State(CARDS_AT_ONCE))

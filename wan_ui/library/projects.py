@@ -14,7 +14,7 @@ from backend.engine.projects import Project
 from backend.errors import StudioError
 from backend.media.sandbox import Steps
 from wan_ui.components.buttons import Act, icon_button, text_button
-from wan_ui.components.events import Updates, Values, start_script
+from wan_ui.components.events import Updates, Values
 from wan_ui.components.icons import icon
 from wan_ui.components.toast import Message
 from wan_ui.gateway.uploads import LARGEST_BODY, check_upload_path, temporary_upload_folder
@@ -28,7 +28,6 @@ EVERYWHERE, NOWHERE = "all", "none"  # values of the filter: all videos, videos 
 
 
 def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str, str]]:
-    """Return the choices of the filter by project: all videos, videos without a project, or one project."""
     named = [
         (f"{project.name} ({texts.projects_archived})" if project.is_archived else project.name, project.id)
         for project in projects
@@ -36,20 +35,28 @@ def project_filter(projects: Sequence[Project], texts: Texts) -> list[tuple[str,
     return [(texts.projects_all, EVERYWHERE), (texts.projects_none, NOWHERE), *named]
 
 
-def selected_project(value: object) -> str | None:
-    """Convert the filter's value to `Selection.project`: None for all videos, "" for videos without a project."""
-    return {EVERYWHERE: None, NOWHERE: ""}.get(str(value or EVERYWHERE), str(value))
-
-
-def build_projects_menu(texts: Texts) -> gr.HTML:
-    """Build the menu, at first without projects."""
-    return gr.HTML(projects_html((), "", texts), js_on_load=start_script("projects"), elem_id="projects", apply_default_css=False)
-
-
 def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
     """Render the button and its menu. `current` is the id of the project for new videos."""
-    rows = "".join(_project_row(project, project.id == current, texts) for project in projects)
-    named = escape(texts.project_name)
+    named, rows = escape(texts.project_name), ""
+    for project in projects:
+        one, is_current = {"value": project.id}, project.id == current
+        used = f"<span>{escape(project.name)}</span>"
+        restored = icon_button("project:restore", "again", texts.project_restore, **one)
+        if not project.is_archived:
+            hint, title = texts.project_leave if is_current else texts.project_use, f"{project.name} · {project.videos}"
+            used = text_button(f"project:{'leave' if is_current else 'use'}", title, hint=hint, **one)
+            restored = icon_button("project:archive", "archive", texts.project_archive, **one)
+        export = (
+            f'<a class="quiet-button" href="{project_url(project)}" data-task download="{escape(project_file_name(project))}"'
+            f' title="{escape(texts.project_export)}" aria-label="{escape(texts.project_export)}">{icon("download")}</a>'
+            if project.videos
+            else ""
+        )
+        rows += (
+            f'<li data-current="{str(is_current).lower()}" data-archived="{str(project.is_archived).lower()}">'
+            f"{used}{icon_button('project:rename', 'edit', texts.project_rename, **one)}{export}{restored}"
+            f"{icon_button('project:delete', 'bin', texts.project_delete, **one)}</li>"
+        )
     return (
         f'<details class="popover"><summary>{escape(texts.projects)}</summary><div><h2>{escape(texts.projects)}</h2>'
         f'<p class="hint">{escape(texts.projects_hint)}</p><ul>{rows}</ul>'
@@ -58,29 +65,6 @@ def projects_html(projects: Sequence[Project], current: str, texts: Texts) -> st
         '<p class="row"><label class="button"><input type="file" id="project-file" accept=".zip,application/zip"'
         f' data-large="{escape(texts.project_large.format(megabytes=LARGEST_BODY // 1_000_000))}">'
         f"{escape(texts.project_import)}</label></p></div></details>"
-    )
-
-
-def _project_row(project: Project, is_current: bool, texts: Texts) -> str:
-    one = {"value": project.id}
-    words = texts.project_leave if is_current else texts.project_use
-    use = text_button(f"project:{'leave' if is_current else 'use'}", f"{project.name} · {project.videos}", hint=words, **one)
-    export = (
-        f'<a class="quiet-button" href="{project_url(project)}" data-task download="{escape(project_file_name(project))}"'
-        f' title="{escape(texts.project_export)}" aria-label="{escape(texts.project_export)}">{icon("download")}</a>'
-        if project.videos
-        else ""
-    )
-    archive = (
-        icon_button("project:restore", "again", texts.project_restore, **one)
-        if project.is_archived
-        else icon_button("project:archive", "archive", texts.project_archive, **one)
-    )
-    return (
-        f'<li data-current="{"true" if is_current else "false"}" data-archived="{"true" if project.is_archived else "false"}">'
-        f"{'' if project.is_archived else use}{f'<span>{escape(project.name)}</span>' if project.is_archived else ''}"
-        f"{icon_button('project:rename', 'edit', texts.project_rename, **one)}{export}{archive}"
-        f"{icon_button('project:delete', 'bin', texts.project_delete, **one)}</li>"
     )
 
 
@@ -104,20 +88,11 @@ def project_and_tags_html(job: Job, projects: Sequence[Project], texts: Texts) -
     )
 
 
-def project_target_html(projects: Sequence[Project], current: str, texts: Texts) -> str:
-    """Render the line above the Generate button that names the project of new videos, "" without a project."""
-    name = next((project.name for project in projects if project.id == current), "")
-    if not name:
-        return ""
-    leave = icon_button("project:leave", "cross", texts.project_leave)
-    return f'<p class="goes-into"><span>{escape(texts.project_target.format(name=name))}</span>{leave}</p>'
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProjectHandlers:
     """Handlers of the menu of projects, and of the project and tag fields in a video's details.
 
-    `filter` is the library's filter by project. `goes` is the line of `project_target_html` above the Generate button.
+    `filter` is the library's filter by project. `goes` is the line above the Generate button with the project of new videos.
     """
 
     context: StudioContext
@@ -131,13 +106,15 @@ class ProjectHandlers:
         return [self.menu, self.filter, self.goes, self.message]
 
     def current_updates(self, caller: Caller) -> Updates:
-        """Render the menu of projects, the library's filter by project, and the line of `project_target_html`."""
         projects = self.context.engine.projects.list_for_owner(caller.scope, caller.owner)
-        current, texts = self.context.engine.projects.current(caller.owner), caller.texts
+        current, texts, goes = self.context.engine.projects.current(caller.owner), caller.texts, ""
+        if name := next((project.name for project in projects if project.id == current), ""):
+            leave = icon_button("project:leave", "cross", texts.project_leave)
+            goes = f'<p class="goes-into"><span>{escape(texts.project_target.format(name=name))}</span>{leave}</p>'
         return {
             self.menu: projects_html(projects, current, texts),
             self.filter: gr.update(choices=project_filter(projects, texts)),
-            self.goes: project_target_html(projects, current, texts),
+            self.goes: goes,
         }
 
     @runs_sandbox_calls
@@ -146,7 +123,12 @@ class ProjectHandlers:
         caller, act = self.context.identify_caller(request), Act.from_event(event)
         try:
             if act.what == "import":
-                text = yield from self._import_project(act.value, caller)
+                archive = check_upload_path(act.value, "project")
+                with temporary_upload_folder() as folder:
+                    project, count = yield from self.context.import_project_steps(archive, folder, caller)
+                archive.unlink(missing_ok=True)
+                imported = caller.texts.project_imported_one if count == 1 else caller.texts.project_imported
+                text = imported.format(name=project.name, count=count)
             else:
                 text = self._run_action(act, caller)
         except StudioError as error:
@@ -176,12 +158,3 @@ class ProjectHandlers:
             case "tag" if job is not None:
                 projects.set_tags(job.id, act.value)
         return ""
-
-    def _import_project(self, path: str, caller: Caller) -> Steps[str]:
-        """Import a project from an uploaded file, and delete the upload. Return a message. Raises: StudioError."""
-        archive = check_upload_path(path, "project")
-        with temporary_upload_folder() as folder:
-            project, count = yield from self.context.import_project_steps(archive, folder, caller)
-        archive.unlink(missing_ok=True)
-        imported = caller.texts.project_imported_one if count == 1 else caller.texts.project_imported
-        return imported.format(name=project.name, count=count)

@@ -22,16 +22,13 @@ _SHOWN = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown"
 
 
 def live_presets(can_run: Callable[[Preset], bool]) -> list[Preset]:
-    """Return the available presets that generate live videos."""
     return [preset for preset in list_presets() if preset.live and can_run(preset)]
 
 
 def live_html(presets: Sequence[Preset], job_id: str, texts: Texts, fill: Mapping[str, Any] | None = None) -> str:
     """Render the view for a visitor who may use these presets.
 
-    Args:
-        job_id: The visitor's running live video, "" for none.
-        fill: A model, a prompt and settings to start with.
+    `job_id` is the visitor's running live video, "" for none. `fill` is a model, a prompt and settings to start with.
     """
     if not presets:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
@@ -74,13 +71,11 @@ def _preset_option(preset: Preset, texts: Texts) -> str:
 
 def _action_buttons(presets: Sequence[Preset], texts: Texts) -> str:
     """Render a button for each action of any preset. The script shows the buttons of the selected preset."""
-    names = dict.fromkeys(action for preset in presets for action in preset.actions)
-    return "".join(_action_button(name, dict(texts.live_actions).get(name, name)) for name in names)
-
-
-def _action_button(action: str, words: str) -> str:
-    keys = KEYS.get(action, ())
-    return (
-        f'<button type="button" data-steer="{escape(action)}" data-keys="{escape(" ".join(keys))}" aria-label="{escape(words)}"'
-        f' title="{escape(words)}">{escape(_SHOWN[keys[0]] if keys else words)}</button>'
-    )
+    buttons = []
+    for action in dict.fromkeys(action for preset in presets for action in preset.actions):
+        words, keys = escape(dict(texts.live_actions).get(action, action)), KEYS.get(action, ())
+        buttons.append(
+            f'<button type="button" data-steer="{escape(action)}" data-keys="{escape(" ".join(keys))}" aria-label="{words}"'
+            f' title="{words}">{escape(_SHOWN[keys[0]]) if keys else words}</button>'
+        )
+    return "".join(buttons)

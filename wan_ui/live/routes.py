@@ -1,16 +1,18 @@
 """The routes of the live view: start, say (prompts and actions), stop, and the stream of frames.
 
 `GET /studio/live/JOB/frames` returns packets: two big-endian numbers of four bytes, then data. The second number is the length of
-the data. The first number is the frame number of a JPEG, or 0xFFFFFFFF if the data is JSON with the state. A single endless
-response passes through every proxy and share link, needs no second protocol, and is never cached. All other calls are small
-requests. When a new block arrives, the older frames that a slow browser has not received yet are skipped.
+the data, the first the frame number of a JPEG, or 0xFFFFFFFF if the data is JSON with the state. A single endless response passes
+through every proxy and share link. When a new block arrives, older frames that a slow browser has not received yet are skipped.
 """
 
 import asyncio
+import contextlib
 import json
 import struct
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any
 
 import gradio as gr
@@ -18,7 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from backend.engine.engine import Engine
 from backend.engine.job import Job
+from backend.errors import StudioError
 from backend.schemas.events import Block
 from backend.schemas.live import frame_name
 from backend.schemas.request import GenerationRequest
@@ -29,11 +33,75 @@ from wan_ui.form.settings_html import own_preset_values
 from wan_ui.gateway.json_body import json_endpoint, read_json_object
 from wan_ui.gateway.uploads import check_upload_path
 from wan_ui.live.html import live_presets
-from wan_ui.live.watch import LiveWatcher
 from wan_ui.services.caller import Caller
 from wan_ui.services.job_followers import follow_events
 from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
+
+UNSEEN_SECONDS = 15.0  # a live video without an open page ends after this time
+TURN_SECONDS = 60.0  # while another video waits, a live video may continue for this time
+_POLL_SECONDS = 1.0
+
+
+class LiveWatcher:
+    """Ends live videos that no page shows, and live videos that used up their time while others wait. Times are monotonic."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._lock = engine, threading.Lock()
+        self._watchers: Counter[str] = Counter()
+        self._seen: dict[str, float] = {}
+        self._ends: dict[str, float] = {}  # job id -> time at which the video must end, while other videos wait
+        threading.Thread(target=self._end_unwatched, name="live", daemon=True).start()
+
+    def mark_seen(self, job_id: str) -> None:
+        with self._lock:
+            self._seen[job_id] = time.monotonic()
+
+    @contextlib.contextmanager
+    def keep_watched(self, job_id: str) -> Generator[None]:
+        """Count one more page that shows this video, until the `with` block ends."""
+        with self._lock:
+            self._watchers[job_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers[job_id] -= 1
+                self._seen[job_id] = time.monotonic()
+
+    def seconds_left(self, job_id: str) -> float | None:
+        """Return the seconds until the video must end, None while no other video waits."""
+        end = self._ends.get(job_id)
+        return None if end is None else max(0.0, end - time.monotonic())
+
+    def _end_unwatched(self) -> None:
+        while self._engine.event_log.wait_for_change(-1, 0.0) is not None:  # None: the engine is closed
+            for job_id in self._jobs_to_end(time.monotonic()):
+                with contextlib.suppress(StudioError):
+                    self._engine.queue.cancel(job_id)
+            time.sleep(_POLL_SECONDS)
+
+    def _jobs_to_end(self, now: float) -> list[str]:
+        """Return the live videos to end now. After a restart of the server, pages have UNSEEN_SECONDS to reconnect."""
+        running = [job for job in self._engine.library.unended(None) if job.summary.is_open]
+        others_wait = any(job.state == "queued" for job in self._engine.library.unended(None))
+        with self._lock:
+            known = {job.id for job in running}
+            for kept in (self._seen, self._ends):
+                for job_id in kept.keys() - known:
+                    del kept[job_id]
+            over = []
+            for job in running:
+                seen = self._seen.setdefault(job.id, now)
+                if self._watchers[job.id] <= 0 and now - seen > UNSEEN_SECONDS:
+                    over.append(job.id)
+                elif job.state == "running" and others_wait:
+                    if now > self._ends.setdefault(job.id, now + TURN_SECONDS):
+                        over.append(job.id)
+                else:
+                    self._ends.pop(job.id, None)
+            return over
+
 
 STATE = 0xFFFFFFFF
 STATE_SECONDS = 1.0  # between two packets with the state
@@ -47,7 +115,7 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
     @json_endpoint
     async def start(request: Request) -> dict[str, Any]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
-        job = await cancel_on_disconnect(request, _submit_live(context, caller, given))
+        job = await cancel_on_disconnect(request, context.submit(await asyncio.to_thread(to_request, given), caller))
         watch.mark_seen(job.id)
         return {"job": job.id}
 
@@ -88,11 +156,6 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
         Route("/studio/live/{job_id}/stop", stop, methods=["POST"]),
         Route("/studio/live/{job_id}/frames", frames, methods=["GET"]),
     ]
-
-
-async def _submit_live(context: StudioContext, caller: Caller, given: dict[str, object]) -> Job:
-    """Queue a live video. Raises: StudioError."""
-    return await context.submit(await asyncio.to_thread(to_request, given), caller)
 
 
 def to_request(given: dict[str, object]) -> GenerationRequest:

@@ -1,7 +1,4 @@
-"""Render the queue: running jobs, waiting jobs grouped by compiled shape, and recently ended jobs.
-
-The functions have no side effects.
-"""
+"""Render the queue: running jobs, waiting jobs grouped by compiled shape, and recently ended jobs. Without side effects."""
 
 from dataclasses import dataclass
 from html import escape
@@ -23,8 +20,7 @@ from wan_ui.services.media import media_url
 class Entry:
     """A job in the queue. Only waiting jobs have a `shape` and an estimate.
 
-    `wait` is the estimated time until the job ends, in seconds, None if unknown. `place` is the job's position among the waiting
-    jobs of all visitors, from 1.
+    `wait` is the estimated seconds until the job ends, None if unknown. `place` is its position in the whole queue, from 1.
     """
 
     job: ListedJob
@@ -38,9 +34,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The part of the queue that one visitor sees.
+    """The queue, or the part that one visitor sees. `others` is the number of waiting videos of other visitors.
 
-    `others` is the number of waiting videos of other visitors. `shortage` is the missing disk space for which the queue waits.
+    `shortage` is the missing disk space for which the queue waits.
     """
 
     running: tuple[Entry, ...] = ()
@@ -51,10 +47,13 @@ class Queue:
 
 
 def queue_html(queue: Queue, texts: Texts) -> str:
-    """Render the panel."""
     is_empty = not (queue.running or queue.waiting)
     empty = f'<p class="hint">{escape(texts.queue_empty)}</p>' if is_empty and not queue.recent else ""
-    pause = f'<p class="pause" role="alert">{escape(disk_shortage_text(queue.shortage, texts))}</p>' if queue.shortage else ""
+    pause = ""
+    if queue.shortage:
+        free, needed = (f"{size / 1e9:.1f} GB" for size in (queue.shortage.free, queue.shortage.needed))
+        words = texts.disk_short.format(free=free, needed=needed) if queue.shortage.needed else texts.disk_full
+        pause = f'<p class="pause" role="alert">{escape(words)}</p>'
     words = texts.queue_others_one if queue.others == 1 else texts.queue_others.format(count=queue.others)
     others = f'<p class="hint">{escape(words)}</p>' if queue.others else ""
     count = len(queue.running) + len(queue.waiting)
@@ -65,13 +64,6 @@ def queue_html(queue: Queue, texts: Texts) -> str:
         f"{_groups_html(queue.waiting, texts)}"
         f"{others}{recent}</section>"
     )
-
-
-def disk_shortage_text(shortage: Shortage, texts: Texts) -> str:
-    """Return why the queue waits for disk space, and what to do."""
-    if not shortage.needed:
-        return texts.disk_full
-    return texts.disk_short.format(free=f"{shortage.free / 1e9:.1f} GB", needed=f"{shortage.needed / 1e9:.1f} GB")
 
 
 def _groups_html(waiting: tuple[Entry, ...], texts: Texts) -> str:
@@ -92,31 +84,27 @@ def _groups_html(waiting: tuple[Entry, ...], texts: Texts) -> str:
 
 
 def _list_html(entries: tuple[Entry, ...], texts: Texts) -> str:
-    return f"<ol>{''.join(_item_html(entry, texts) for entry in entries)}</ol>" if entries else ""
-
-
-def _item_html(entry: Entry, texts: Texts) -> str:
-    job, request = entry.job, entry.job.summary
-    label = escape(texts.queue_show.format(prompt=video_name(request, texts)))
-    steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
-    facts = steps.format(steps=request.num_steps, seed=request.seed)
-    percent = round(entry.view.fraction * 100)
-    bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
-    return (
-        f'<li data-job="{escape(job.id)}" data-state="{job.state}">'
-        f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
-        f'{_thumbnail_html(entry)}<span class="words"><b>{escape(video_name(request, texts))}</b>'
-        f"<small>{escape(_state_text(entry, texts) or facts)}</small>"
-        f"{bar}</span></button>{_buttons_html(entry, texts)}</li>"
-    )
-
-
-def _thumbnail_html(entry: Entry) -> str:
-    if entry.job.state == "running" and entry.view.preview:
-        return f'<img src="{media_url(entry.job, entry.view.preview)}" alt="">'
-    if entry.job.has_video:
-        return f'<img src="{media_url(entry.job, "poster.webp")}" alt="" loading="lazy">'
-    return f'<i class="thumb">{entry.place or ""}</i>'
+    items = []
+    for entry in entries:
+        job, request = entry.job, entry.job.summary
+        label = escape(texts.queue_show.format(prompt=video_name(request, texts)))
+        steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
+        facts = steps.format(steps=request.num_steps, seed=request.seed)
+        percent = round(entry.view.fraction * 100)
+        bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
+        thumbnail = f'<i class="thumb">{entry.place or ""}</i>'
+        if job.state == "running" and entry.view.preview:
+            thumbnail = f'<img src="{media_url(job, entry.view.preview)}" alt="">'
+        elif job.has_video:
+            thumbnail = f'<img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
+        items.append(
+            f'<li data-job="{escape(job.id)}" data-state="{job.state}">'
+            f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
+            f'{thumbnail}<span class="words"><b>{escape(video_name(request, texts))}</b>'
+            f"<small>{escape(_state_text(entry, texts) or facts)}</small>"
+            f"{bar}</span></button>{_buttons_html(entry, texts)}</li>"
+        )
+    return f"<ol>{''.join(items)}</ol>" if items else ""
 
 
 def _state_text(entry: Entry, texts: Texts) -> str:
@@ -143,24 +131,19 @@ def _state_text(entry: Entry, texts: Texts) -> str:
 
 
 def _buttons_html(entry: Entry, texts: Texts) -> str:
-    job_id, request = entry.job.id, entry.job.summary
-    is_held_by_form = request.is_from_pictures and not request.is_upscaling
+    one, request = {"job": entry.job.id}, entry.job.summary
     match entry.job.state:
         case "queued":
-            held = [icon_button("queue:go_on", "play", texts.resume_job, job=job_id)] if entry.view.is_held else []
-            buttons = [
-                *held,
-                icon_button("queue:up", "up", texts.queue_up, job=job_id),
-                icon_button("queue:down", "down", texts.queue_down, job=job_id),
-                *([icon_button("fill:edit", "edit", texts.queue_edit, job=job_id)] if is_held_by_form else []),
-                icon_button("again:same", "copy", texts.queue_duplicate, job=job_id),
-                icon_button("queue:cancel", "cross", texts.queue_cancel, job=job_id),
-            ]
+            buttons = [icon_button("queue:go_on", "play", texts.resume_job, **one)] if entry.view.is_held else []
+            buttons.append(icon_button("queue:up", "up", texts.queue_up, **one))
+            buttons.append(icon_button("queue:down", "down", texts.queue_down, **one))
+            if request.is_from_pictures and not request.is_upscaling:
+                buttons.append(icon_button("fill:edit", "edit", texts.queue_edit, **one))
+            buttons.append(icon_button("again:same", "copy", texts.queue_duplicate, **one))
+            buttons.append(icon_button("queue:cancel", "cross", texts.queue_cancel, **one))
         case "running":
-            buttons = [
-                icon_button("again:same", "copy", texts.queue_duplicate, job=job_id),
-                icon_button("queue:cancel", "stop", texts.queue_stop, job=job_id),
-            ]
+            buttons = [icon_button("again:same", "copy", texts.queue_duplicate, **one)]
+            buttons.append(icon_button("queue:cancel", "stop", texts.queue_stop, **one))
         case _:
-            buttons = [icon_button("again:same", "again", texts.same_again, job=job_id)]
+            buttons = [icon_button("again:same", "again", texts.same_again, **one)]
     return f'<span class="buttons">{"".join(buttons)}</span>'

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapreplace
 from weakref import WeakKeyDictionary
 
@@ -21,27 +20,16 @@ PAUSE_FACTOR = 4.0  # after a read, wait this many times its duration, so that f
 FRESH_SECONDS = 1.0  # the largest age of a snapshot; estimated waits change without a change of the queue
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueueSnapshot:
-    """The running and waiting jobs of all visitors, with their estimated waits."""
-
-    running: tuple[Entry, ...]
-    waiting: tuple[Entry, ...]
-
-
 class QueueReader:
     """Reads the queue of one engine, once for all pages that ask at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._snapshot: QueueSnapshot | None = None
+        self._snapshot: Queue | None = None
         self._changes, self._read, self._next_read = -1, 0.0, 0.0
 
-    def read(self, context: StudioContext) -> QueueSnapshot:
-        """Return the queue after the engine's last change, at most FRESH_SECONDS old.
-
-        Wait before the next read if the last read took long.
-        """
+    def read(self, context: StudioContext) -> Queue:
+        """Return the running and waiting jobs of all visitors. Wait before the next read if the last read took long."""
         count_changes = context.engine.event_log.count_changes
         with self._lock:
             if self._snapshot is None or count_changes() != self._changes or time.monotonic() - self._read > FRESH_SECONDS:
@@ -79,23 +67,23 @@ def stamped_queue_html(context: StudioContext, caller: Caller) -> str:
     return stamp_html(queue_html(visible_queue(context, caller), caller.texts), now)
 
 
-def _read_queue(context: StudioContext) -> QueueSnapshot:
+def _read_queue(context: StudioContext) -> Queue:
     # Read the order before the jobs. A job that starts between the two reads is then listed among the running jobs.
-    order = context.engine.queue.waiting_job_ids()
-    everybody = {job.id: job for job in context.engine.library.unended(None)}
-    running = tuple(_make_entry(context, job) for job in everybody.values() if job.state == "running")
-    places = {job_id: place for place, job_id in enumerate(order)}
-    queued = [job for job in everybody.values() if job.state == "queued"]
+    places = {job_id: place for place, job_id in enumerate(context.engine.queue.waiting_job_ids())}
+    everybody = {job.id: job for job in context.engine.library.unended(None)}.values()
+    running = tuple(_make_entry(context, job) for job in everybody if job.state == "running")
     # Jobs that are missing in the order are sorted last: they were just queued, or belong to another server.
-    queued.sort(key=lambda job: places.get(job.id, len(places)))
-    return QueueSnapshot(running=running, waiting=tuple(_estimate_waits(context, queued, everybody)))
-
-
-def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: dict[str, ListedJob]) -> list[Entry]:
-    """Return the waiting jobs with the estimated seconds until each job ends. Each job goes to the worker that is free first."""
-    free = _seconds_until_free(context, everybody.values())
-    known, entries, compiled = True, [], set()
-    for job in line:
+    queued = sorted((job for job in everybody if job.state == "queued"), key=lambda job: places.get(job.id, len(places)))
+    # A heap with the seconds until each usable worker is free. Each job goes to the worker that is free first.
+    free = [0.0] * max(1, sum(worker.is_healthy for worker in context.engine.pool.workers()))
+    for entry in running:
+        left = entry.view.seconds_left
+        if left is None:
+            estimated = context.engine.estimates.estimate_job(entry.job)
+            left = estimated.seconds if estimated else 0.0
+        heapreplace(free, free[0] + left)
+    known, waiting, compiled = True, list[Entry](), set()
+    for job in queued:
         try:
             entry = _make_entry(context, job)
         except StudioError:  # another version stored the request, or the job was deleted
@@ -106,17 +94,8 @@ def _estimate_waits(context: StudioContext, line: list[ListedJob], everybody: di
             done += entry.estimate.seconds - (entry.estimate.compile_seconds or 0.0) * (entry.shape in compiled)
             compiled.add(entry.shape)
         heapreplace(free, done)
-        entries.append(replace(entry, wait=done if known else None, place=len(entries) + 1))
-    return entries
-
-
-def _seconds_until_free(context: StudioContext, jobs: Iterable[ListedJob]) -> list[float]:
-    """Return the seconds until each usable worker is free, as a heap with at least one entry."""
-    free = [0.0] * max(1, sum(worker.is_healthy for worker in context.engine.pool.workers()))
-    for job in jobs:
-        if job.state == "running":
-            heapreplace(free, free[0] + (_seconds_left(context, job) or 0.0))
-    return free
+        waiting.append(replace(entry, wait=done if known else None, place=len(waiting) + 1))
+    return Queue(running=running, waiting=tuple(waiting))
 
 
 def _make_entry(context: StudioContext, job: ListedJob) -> Entry:
@@ -131,11 +110,3 @@ def _make_entry(context: StudioContext, job: ListedJob) -> Entry:
         estimate=context.engine.estimates.estimate_job(job),
         is_warm=context.engine.estimates.is_warm(shape),
     )
-
-
-def _seconds_left(context: StudioContext, job: ListedJob) -> float | None:
-    view = list_view(context, job)
-    if view.seconds_left is not None:
-        return view.seconds_left
-    estimated = context.engine.estimates.estimate_job(job)
-    return estimated.seconds if estimated else None

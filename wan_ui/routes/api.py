@@ -13,7 +13,7 @@ A call waits in the queue of all videos. It yields the progress and ends with th
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,11 +35,12 @@ from wan_ui.services.job_followers import follow_job
 from wan_ui.services.media import video_url
 from wan_ui.services.studio_context import StudioContext
 
+_LABELLED = {"keyframes": ("frame", '{"frame": 0, "image": a file}'), "figures": ("name", '{"name": "Anna", "image": a file}')}
+"""Lists of labelled images, with the key of the label and an example of an entry."""
 FILES = {
     **{one.name: (dict, "a file") for one in INPUTS if not one.is_list and one.name not in ("image", "finished_video")},
     "references": (list, "a list of files"),
-    "keyframes": (list, 'a list of {"frame": 0, "image": a file}'),
-    "figures": (list, 'a list of {"name": "Anna", "image": a file}'),
+    **{name: (list, f"a list of {example}") for name, (_, example) in _LABELLED.items()},
 }
 """Settings that are files, with the type of each and its description in errors."""
 _DESCRIPTION = """Generate a video from a prompt. `preset` is a model's name, by default the best installed model. `image` is the
@@ -57,19 +58,14 @@ _RUN = f"{API}/run/generate"  # Gradio returns only the first yielded value here
 _UPLOAD_KINDS: dict[str, UploadKind] = {"picture": "image", "sound": "sound"}  # for all other media, "clip"
 
 
-def add_api(context: StudioContext) -> None:
-    """Add the endpoint to the current Gradio page."""
-    gr.api(_make_generate(context), api_name="generate", api_description=describe_endpoint(), concurrency_limit=None)
-
-
 def describe_endpoint() -> str:
-    """Return the description of the endpoint that Gradio publishes. It includes the description of each setting."""
+    """Return the description of the endpoint and of each setting, which Gradio publishes."""
     settings = {name: SETTINGS[name].description for name in sorted(FOR_PROGRAMS)}
     settings |= {name: f"{SETTINGS[name].description} Given as {words}." for name, (_, words) in FILES.items()}
     return "\n".join([_DESCRIPTION, *(f"- {name}: {text}" for name, text in settings.items())])
 
 
-def _make_generate(context: StudioContext) -> Callable[..., AsyncIterator[tuple[dict[str, object] | None, dict[str, object]]]]:
+def add_api(context: StudioContext) -> None:
     # Gradio builds the API description from these annotations. It recognizes a JSON object only by a plain `dict`.
     async def generate(
         prompt: str,
@@ -98,19 +94,18 @@ def _make_generate(context: StudioContext) -> Callable[..., AsyncIterator[tuple[
         except StudioError as error:
             raise gr.Error(shorten_paths(str(error)), print_exception=False) from None
         rates = {stage: dataclasses.asdict(rate) for stage, rate in result.rates.items()}
-        yield _file_data(video_url(job.id, request.request, context.access)), video_facts(job.id, result) | {"rates": rates}
+        address = video_url(job.id, request.request, context.access)
+        # The video is marked as a stream. Otherwise Gradio copies the file and serves the copy to all visitors who are logged in.
+        video = gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
+        yield video, video_facts(job.id, result) | {"rates": rates}
 
     # Gradio expects the type of one yielded value as the return annotation.
     generate.__annotations__["return"] = tuple[dict, dict]  # ty: ignore[missing-type-argument]
-    return generate
+    gr.api(generate, api_name="generate", api_description=describe_endpoint(), concurrency_limit=None)
 
 
 def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
-    """Return the settings without `again`, and the value of `again`.
-
-    The value is (id of a storyboard's job, first shot to regenerate), or None if it is missing.
-    Raises: RequestError.
-    """
+    """Return the settings without `again`, and its value as (job id, first shot), or None. Raises: RequestError."""
     if not isinstance(settings, dict) or settings.get("again") is None:
         return settings, None
     again = settings["again"]
@@ -120,10 +115,7 @@ def _split_again(settings: object) -> tuple[Any, tuple[str, int] | None]:
 
 
 def split_files(settings: object) -> tuple[object, dict[str, object] | None]:
-    """Split the settings into two dicts: the settings without files, and the files by the settings' names.
-
-    If `settings` is not an object, return `settings` unchanged, and None.
-    """
+    """Return the settings without files, and the files by the settings' names. If `settings` is no object, return it and None."""
     if not isinstance(settings, dict):
         return settings, None
     files = {name: value for name, value in settings.items() if name in FILES}
@@ -144,15 +136,14 @@ class GenerateArguments:
     def parse_arguments(
         cls, prompt: Any, preset: Any, image: Any, settings: Any, files: dict[str, Any] | None = None
     ) -> "GenerateArguments":
-        """Check the types of untrusted arguments, and return the arguments. None counts as missing. Raises: RequestError."""
+        """Check the types of untrusted arguments. None counts as missing. Raises: RequestError."""
         given = {"prompt": prompt, "preset": preset, "image": image, "settings": settings, **(files or {})}
-        kinds = {
+        kinds: dict[str, tuple[type, str]] = {
             "prompt": (str, "a text"),
             "preset": (str, "a preset's name"),
             "image": (dict, "a file"),
-            "settings": (dict, "an object"),
-            **FILES,
         }
+        kinds |= {"settings": (dict, "an object"), **FILES}
         for name, value in given.items():
             kind, words = kinds[name]
             if value is not None and not isinstance(value, kind):
@@ -161,59 +152,39 @@ class GenerateArguments:
 
     @property
     def given(self) -> dict[str, object]:
-        """The inputs and settings by name."""
         return {**self.settings, **self.files, "image": self.image}
 
     def to_request(self, default_preset: str = "") -> GenerationRequest:
-        """Return the request.
-
-        A call without a preset uses `default_preset`. If `default_preset` is "", it uses the first preset. Raises: RequestError.
-        """
+        """Return the request. Without a preset and a `default_preset`, it uses the first preset. Raises: RequestError."""
         preset, values = self.resolve_settings(default_preset)
         return GenerationRequest.from_preset(preset, **values)
 
     def resolve_settings(self, default_preset: str = "") -> tuple[Preset, dict[str, object]]:
-        """Return the preset, and the settings for the request by name. Raises: RequestError."""
+        """Return the preset, and the settings by name. Raises: RequestError, and the errors of `check_upload_path`."""
         unknown = sorted(set(self.settings) - FOR_PROGRAMS)
         if unknown:
             rule = f"may have {', '.join(sorted(FOR_PROGRAMS))}"
             raise RequestError(f"settings has {unknown[0]!r} and", rule, "correct its name or leave it out")
-        preset = find_preset(self.preset or default_preset or list_presets()[0].name)
-        return preset, {"prompt": self.prompt, **self._upload_paths(), **self.settings}
-
-    def _upload_paths(self) -> dict[str, object]:
-        """Return the paths of uploaded files, by the fields of the request. Raises: ImageError, ClipError, SoundError,
-        RequestError."""
-        files = {name: value for name, value in {"image": self.image, **self.files}.items() if value}
-        paths: dict[str, Any] = {}
+        preset, paths = find_preset(self.preset or default_preset or list_presets()[0].name), dict[str, Any]()
+        files: dict[str, Any] = {"image": self.image, **self.files}
         for name, value in files.items():
-            if name == "keyframes":
-                frames = [_parse_keyframe(one) for one in value]
-                paths["keyframe_at"] = tuple(number for number, _ in frames)
-                paths[name] = tuple(path for _, path in frames)
-            elif name == "figures":
-                paths[name] = tuple(_parse_character(one) for one in value)
+            if not value:
+                continue
+            if name in _LABELLED:
+                (key, example), rows = _LABELLED[name], []
+                for row in value:
+                    if not isinstance(row, dict) or row.keys() != {key, "image"}:
+                        raise RequestError(f"{name} has {shorten(row)}", f"and must have {example}", "correct it")
+                    rows.append(row | {"image": str(uploaded_path(row["image"]))})
+                paths[name] = tuple(rows)
             elif name == "references":
-                paths[name] = tuple(_upload_path(one, "image") for one in value)
+                paths[name] = tuple(str(uploaded_path(one)) for one in value)
             else:
-                paths[name] = _upload_path(value, _UPLOAD_KINDS.get(SETTINGS[name].media or "", "clip"))
-        return paths
-
-
-def _parse_keyframe(given: object) -> tuple[object, str]:
-    if not isinstance(given, dict) or given.keys() != {"frame", "image"}:
-        raise RequestError(f"keyframes has {shorten(given)}", 'and must have {"frame": 0, "image": a file}', "correct it")
-    return given["frame"], _upload_path(given["image"], "image")
-
-
-def _parse_character(given: object) -> dict[str, object]:
-    if not isinstance(given, dict) or given.keys() != {"name", "image"}:
-        raise RequestError(f"figures has {shorten(given)}", 'and must have {"name": "Anna", "image": a file}', "correct it")
-    return {"name": given["name"], "image": _upload_path(given["image"], "image")}
-
-
-def _upload_path(file: Any, what: UploadKind) -> str:
-    return str(uploaded_path(file, what))
+                paths[name] = str(uploaded_path(value, _UPLOAD_KINDS.get(SETTINGS[name].media or "", "clip")))
+        if frames := paths.get("keyframes"):
+            paths["keyframe_at"] = tuple(row["frame"] for row in frames)
+            paths["keyframes"] = tuple(row["image"] for row in frames)
+        return preset, {"prompt": self.prompt, **paths, **self.settings}
 
 
 def finished_video(view: StageView | None) -> VideoResult:
@@ -224,22 +195,19 @@ def finished_video(view: StageView | None) -> VideoResult:
     return view.result
 
 
-def _file_data(address: str) -> dict[str, object]:
-    """Return Gradio's file data for the video at `address`.
-
-    The video is marked as a stream. Otherwise Gradio copies the file and serves the copy to all visitors who are logged in.
-    """
-    return gr.FileData(path=address, url=address, mime_type="video/mp4", is_stream=True).model_dump()
-
-
 def describe_progress(view: StageView) -> dict[str, object]:
-    """Return a job's progress as JSON values. `text` is one line in English for people."""
+    """Return a job's progress as JSON values.
+
+    `phase` is the present stage, such as `queued` or `denoising`, at last `finished`, `failed` or `cancelled`. `fraction` is the
+    completed part, from 0 to 1, and never decreases. `text` is one line in English for people. `index` and `total` count steps,
+    frames or bytes of the stage, 0 if unknown. `seconds_left` is an estimate, None if unknown. `ahead` counts the videos before
+    it.
+    """
     text = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
     names = ("phase", "index", "total", "seconds_left", "ahead")
     return {name: getattr(view, name) for name in names} | {"fraction": round(view.fraction, 4), "text": text}
 
 
 def video_facts(job_id: str, result: VideoResult) -> dict[str, object]:
-    """Return the facts of a finished video as JSON values."""
     names, request = ("width", "height", "num_frames", "fps", "seconds"), result.request
     return {"job_id": job_id, "preset": request.preset, "seed": request.seed} | {name: getattr(result, name) for name in names}

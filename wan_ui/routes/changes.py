@@ -1,12 +1,8 @@
 """`/studio/changes`: changes that a visitor can see, as server-sent events, so that pages need no polling.
 
-Each event is a JSON object:
-
-- `parts`: the changed parts of the page as HTML, by element id,
-- `count`: the engine's change count at the last change that the visitor can see; a page with an older count reloads its view,
-- `since`: the time of the first change that the event reports.
-
-No event is sent for changes that the visitor cannot see. A browser keeps one such stream for all of its tabs.
+Each event is a JSON object. `parts` are the changed parts of the page as HTML, by element id. `count` is the engine's change
+count at the last change that the visitor can see: a page with an older count reloads its view. `since` is the time of the first
+change that the event reports. A browser keeps one such stream for all of its tabs.
 Source of the format: html.spec.whatwg.org, section 9.2, "Server-sent events".
 """
 
@@ -14,14 +10,13 @@ import asyncio
 import functools
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import gradio as gr
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from backend.schemas.worker import WorkerView
 from wan_ui.components.events import now_microseconds, stamp_html
 from wan_ui.header import status_html
 from wan_ui.queue.html import queue_html
@@ -41,8 +36,6 @@ SharedRenders = SharedWork[tuple[str, bool, int], tuple[dict[str, str], tuple[ob
 
 
 def changes_route(context: StudioContext) -> Route:
-    """Return the route of `/studio/changes`."""
-
     renders: SharedRenders = SharedWork()
 
     async def answer(request: Request) -> Response:
@@ -72,23 +65,18 @@ async def _event_stream(context: StudioContext, caller: Caller, renders: SharedR
         await asyncio.sleep(SHORTEST_SECONDS)
 
 
-def _fingerprint_models(workers: Sequence[WorkerView]) -> str:
-    """Return a short hash of the cached models and compiled programs. When the hash changes, the page requests a new time
-    estimate."""
-    known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.cached_models))
-    return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
-
-
 def _render_parts(context: StudioContext, caller: Caller) -> tuple[dict[str, str], tuple[object, ...]]:
     """Render the parts of the page that all views share, as HTML by element id.
 
     Also return a value that changes whenever open pages must reload their view.
     """
-    queue = visible_queue(context, caller)
+    queue, workers = visible_queue(context, caller), context.engine.pool.workers()
+    known = sorted(repr(one) for worker in workers for one in (*worker.facts.warm, *worker.facts.cached_models))
     parts = {
-        "worker-status": status_html(context.engine.pool.workers(), caller.texts),
+        "worker-status": status_html(workers, caller.texts),
         "queue": queue_html(queue, caller.texts),
-        "warm": _fingerprint_models(context.engine.pool.workers()),
+        # When the cached models or compiled programs change, the page requests a new time estimate.
+        "warm": hashlib.sha256("".join(known).encode()).hexdigest()[:16],
     }
     entries = (*queue.running, *queue.waiting, *queue.recent)
     return parts, (context.engine.num_outside_changes, [(entry.job, entry.view) for entry in entries])

@@ -4,7 +4,6 @@ The body stays in its file, and the text that is parsed has a limit. Therefore a
 """
 
 import base64
-import binascii
 import mmap
 import re
 import secrets
@@ -18,6 +17,7 @@ MOST_DATA_URLS = 10 + MOST_IMAGES
 _LONG = 10_000  # bytes; shorter data URLs stay in the JSON
 _PIECE = 2**18
 _START, _QUOTE, _ESCAPE = b'"data:', b'"', b"\\"
+_SLASH = b"\\/", b"/"  # JSON allows a backslash before a slash
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive quantifiers: backtracking would need much memory
 
 
@@ -34,10 +34,9 @@ class DataUrl:
     end: int
 
     def head(self, num_bytes: int) -> str:
-        """Return the first `num_bytes` bytes as text."""
         with self.body.open("rb") as file:
             file.seek(self.start)
-            return _unescape_slashes(file.read(min(num_bytes, self.end - self.start))).decode("ascii", "replace")
+            return file.read(min(num_bytes, self.end - self.start)).replace(*_SLASH).decode("ascii", "replace")
 
     def decode(self, file: BinaryIO) -> None:
         """Decode the base64 text after the comma, and write the bytes to `file`. Raises: ValueError."""
@@ -52,7 +51,7 @@ class DataUrl:
                 left -= len(piece)
                 piece = unread + piece
                 unread = piece[-1:] if left and piece.endswith(_ESCAPE) else b""  # the next piece may start with the slash
-                piece = _unescape_slashes(piece[: len(piece) - len(unread)])
+                piece = piece[: len(piece) - len(unread)].replace(*_SLASH)
                 if is_head:
                     piece, is_head = piece.partition(b",")[2], False
                 yield piece
@@ -65,44 +64,31 @@ def cut_data_urls(body: Path, max_bytes: int) -> tuple[bytes, dict[str, DataUrl]
     """
     if not body.stat().st_size:
         return b"", {}
-    with body.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-        return _cut_mapped(whole, body, max_bytes)
-
-
-def _cut_mapped(whole: mmap.mmap, body: Path, max_bytes: int) -> tuple[bytes, dict[str, DataUrl]]:
     mark, cut, text, done = secrets.token_hex(8), dict[str, DataUrl](), bytearray(), 0
+    with body.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
 
-    def keep(end: int) -> None:
-        nonlocal done
-        if len(text) + end - done > max_bytes:
-            raise TextTooLong
-        text.extend(whole[done:end])
-        done = end
+        def keep(end: int) -> None:
+            nonlocal done
+            if len(text) + end - done > max_bytes:
+                raise TextTooLong
+            text.extend(whole[done:end])
+            done = end
 
-    while (start := whole.find(_QUOTE, done, done + max_bytes + 1)) >= 0:
-        keep(start)
-        if (end := _end_of_data_url(whole, start)) and len(cut) < MOST_DATA_URLS:
-            name = f"data:{mark}-{len(cut)}"
-            cut[name] = DataUrl(body, start + 1, end)
-            text.extend(f'"{name}"'.encode())
-            done = end + 1
-        elif match := _STRING.match(whole, start, start + max_bytes + 2):
-            keep(match.end())
-        else:
-            break
-    keep(len(whole))
+        while (start := whole.find(_QUOTE, done, done + max_bytes + 1)) >= 0:
+            keep(start)
+            is_data = whole[start : start + len(_START)] == _START
+            end = whole.find(_QUOTE, start + len(_START)) if is_data else 0
+            if end - start > _LONG and whole[end - 1 : end] != _ESCAPE and len(cut) < MOST_DATA_URLS:
+                name = f"data:{mark}-{len(cut)}"
+                cut[name] = DataUrl(body, start + 1, end)
+                text.extend(f'"{name}"'.encode())
+                done = end + 1
+            elif match := _STRING.match(whole, start, start + max_bytes + 2):
+                keep(match.end())
+            else:
+                break
+        keep(len(whole))
     return bytes(text), cut
-
-
-def _end_of_data_url(whole: mmap.mmap, start: int) -> int:
-    """Return the index of the quotation mark that ends the data URL whose first quotation mark is at `start`.
-
-    Return 0 if no long data URL starts at `start`.
-    """
-    if whole[start : start + len(_START)] != _START:
-        return 0
-    end = whole.find(_QUOTE, start + len(_START))
-    return end if end - start > _LONG and whole[end - 1 : end] != _ESCAPE else 0
 
 
 def decode_base64_pieces(pieces: Iterable[bytes], file: BinaryIO) -> None:
@@ -115,17 +101,5 @@ def decode_base64_pieces(pieces: Iterable[bytes], file: BinaryIO) -> None:
         if is_over and piece:
             raise ValueError("text after the end")
         is_over = piece[:whole].endswith(b"=")
-        file.write(_decode_base64(piece[:whole]))
-    file.write(_decode_base64(unread))
-
-
-def _decode_base64(text: bytes) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
-
-
-def _unescape_slashes(text: bytes) -> bytes:
-    """Replace escaped slashes by slashes. JSON allows a backslash before a slash."""
-    return text.replace(b"\\/", b"/")
+        file.write(base64.b64decode(piece[:whole], validate=True))
+    file.write(base64.b64decode(unread, validate=True))

@@ -1,15 +1,12 @@
 """`/mcp`: tools for assistants that use the Model Context Protocol over HTTP.
 
-`generate_video` queues a video. It answers with the video if the video is finished within `wait_seconds`, otherwise with the id
-of its job. The tools `video_status`, `video_result` and `cancel_video` take this id. They accept the id only from the caller who
-requested the video and from the operator.
+`generate_video` answers with the video if it is finished within `wait_seconds`, otherwise with the id of its job, for the other
+tools. Gradio's own MCP server needs the `mcp` package below version 2 and an older pydantic. Therefore this module implements the
+small part of the protocol that tools need: JSON-RPC in a POST. The answer is JSON, or a stream of events if the assistant
+requests progress. There are no sessions: each call is independent.
 
-Gradio's own MCP server needs the `mcp` package below version 2 and an older pydantic than the studio. Therefore this module
-implements the small part of the protocol that tools need: JSON-RPC in a POST. The answer is JSON, or a stream of events if the
-assistant requests progress. There are no sessions: each call is independent.
-
-If a password is set, a bearer token is required: the operator's key or a program's key. Otherwise a caller without a key is a
-visitor. Requests from pages of other origins are refused, as the protocol requires.
+If a password is set, a bearer token is required. Otherwise a caller without a key is a visitor. Requests from pages of other
+origins are refused, as the protocol requires.
 Source: modelcontextprotocol.io, specifications 2025-06-18 and 2025-11-25, "Streamable HTTP", "Tools" and "Progress".
 """
 
@@ -17,7 +14,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -36,10 +33,8 @@ from backend.schemas.settings import FOR_PROGRAMS, SETTINGS
 from backend.startup import project_name, project_version
 from presets import list_presets
 from wan_ui.components.field_errors import shorten_paths
-from wan_ui.components.progress import StageView, progress_texts
-from wan_ui.gateway.access import Access
+from wan_ui.components.progress import StageView
 from wan_ui.gateway.uploads import temporary_upload_folder
-from wan_ui.i18n.english import ENGLISH
 from wan_ui.routes.api import GenerateArguments, describe_progress, finished_video, video_facts
 from wan_ui.routes.changes import AT_ONCE
 from wan_ui.routes.video_body import write_data_url
@@ -58,38 +53,47 @@ _PARSE_ERROR, _INVALID, _UNKNOWN, _BAD_ARGUMENTS = -32700, -32600, -32601, -3260
 
 
 def mcp_route(context: StudioContext, *, is_open: bool) -> Route:
-    """Return the route of `/mcp`. `is_open` is true if the studio has no password."""
+    """Return the route. `is_open` is true if the studio has no password."""
     access = context.access
 
     async def answer(request: Request) -> Response:
-        if not _is_allowed(request, access, is_open):
-            return Response("Not allowed", 401 if not is_open else 403)
+        origin = request.headers.get("origin")
+        is_foreign = bool(origin) and urlsplit(origin).netloc != request.headers.get("host")
+        if is_foreign or not (
+            is_open or access.has_operator_key(request.headers) or access.find_program_key(request.headers) is not None
+        ):
+            return Response("Not allowed", 403 if is_open else 401)
         try:
             message = json.loads(await request.body(), parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             return JSONResponse(_error_message(None, _PARSE_ERROR, "the body must be JSON"), 400)
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return JSONResponse(_error_message(None, _INVALID, "one JSON-RPC 2.0 message is expected"), 400)
-        if "id" in message and not _is_id(message["id"]):
-            return JSONResponse(_error_message(None, _INVALID, "id must be a text or a whole number"), 400)
         if "id" not in message:
             return Response(status_code=202)  # a notification, which has no answer
-        if message.get("method") == "tools/call" and _params(message).get("name") in TOOLS:
-            streams = _progress_token(message) is not None and "text/event-stream" in request.headers.get("accept", "")
-            messages = _run_tool(context, message, request, streams=streams)
-            if streams:
-                return StreamingResponse(_as_events(messages), media_type="text/event-stream", headers=AT_ONCE)
-            return JSONResponse(await _last_message(messages, request))
-        return JSONResponse(await asyncio.to_thread(_reply, message, context, context.identify_program(request, NAME)))
+        is_number = isinstance(message["id"], int) and not isinstance(message["id"], bool)
+        if not is_number and (not isinstance(message["id"], str) or has_surrogates(message["id"])):
+            return JSONResponse(_error_message(None, _INVALID, "id must be a text or a whole number"), 400)
+        params = _dict_or_empty(message.get("params"))
+        if message.get("method") != "tools/call" or params.get("name") not in TOOLS:
+            caller = context.identify_program(request, NAME)
+            return JSONResponse(await asyncio.to_thread(_reply, message, params, context, caller))
+        token = _dict_or_empty(params.get("_meta")).get("progressToken")  # the assistant requests progress messages
+        token = token if isinstance(token, str | int) else None
+        if token is not None and "text/event-stream" in request.headers.get("accept", ""):
+            messages = _run_tool(context, request, message, token, streams=True)
+            events = (
+                ": still here\n\n" if one is None else f"event: message\ndata: {json.dumps(one)}\n\n" async for one in messages
+            )  # None becomes a comment, which keeps the connection open
+            return StreamingResponse(events, media_type="text/event-stream", headers=AT_ONCE)
+        last = None  # stays None if the assistant disconnects before the answer
+        async with aclosing(_run_tool(context, request, message, token, streams=False)) as messages:
+            async for last in messages:
+                if last is None and await request.is_disconnected():
+                    break
+        return JSONResponse(last)
 
     return Route("/mcp", answer, methods=["POST"])
-
-
-def _is_allowed(request: Request, access: Access, is_open: bool) -> bool:
-    origin = request.headers.get("origin")
-    if origin and urlsplit(origin).netloc != request.headers.get("host"):
-        return False
-    return is_open or access.has_operator_key(request.headers) or access.find_program_key(request.headers) is not None
 
 
 def _refuse_constant(constant: str) -> None:
@@ -97,40 +101,12 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)
 
 
-def _is_id(value: object) -> bool:
-    """Return whether the value can be a message id: an integer, or a text that can be encoded as UTF-8."""
-    if isinstance(value, str):
-        return not has_surrogates(value)
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-async def _last_message(messages: AsyncGenerator[dict[str, object] | None, None], request: Request) -> dict[str, object] | None:
-    """Return the last message, which is the answer to the call. Return None if the assistant disconnects before the answer."""
-    message = None
-    async with aclosing(messages):
-        async for message in messages:
-            if message is None and await request.is_disconnected():
-                break
-    return message
-
-
-def _params(message: dict[str, object]) -> dict[str, object]:
-    return _dict_or_empty(message.get("params"))
-
-
 def _dict_or_empty(given: object) -> dict[str, object]:
     return given if isinstance(given, dict) else {}
 
 
-def _progress_token(message: dict[str, object]) -> str | int | None:
-    """Return the token with which the assistant requests progress messages, or None if it requests no progress."""
-    token = _dict_or_empty(_params(message).get("_meta")).get("progressToken")
-    return token if isinstance(token, str | int) else None
-
-
-def _reply(message: dict[str, object], context: StudioContext, caller: Caller) -> dict[str, object]:
-    """Return the answer to a message that does not call a known tool."""
-    params = _params(message)
+def _reply(message: dict[str, object], params: dict[str, object], context: StudioContext, caller: Caller) -> dict[str, object]:
+    """Answer a message that does not call a known tool."""
     match message.get("method"):
         case "initialize":
             wanted = params.get("protocolVersion")
@@ -152,23 +128,17 @@ def _reply(message: dict[str, object], context: StudioContext, caller: Caller) -
 
 
 def describe_tools(presets: list[str], default: str) -> list[dict[str, object]]:
-    """Return the descriptions of the tools, for an assistant that can use these presets.
-
-    `default` is the preset of a call without a preset and without an image.
-    """
+    """Describe the tools to an assistant with these presets. `default` is the preset of a call without preset and image."""
     job = {"job_id": {"type": "string", "description": f"the job_id that {GENERATE} returned"}}
     until = f"answer after this time even if the video is not finished ({USUAL_WAIT:.0f})"
     wait = {"wait_seconds": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "description": until}}
     about_preset = f"the model; if left out {default}, or with an image the best model that takes one"
+    settings = {name: SETTINGS[name].json_schema() for name in sorted(FOR_PROGRAMS)}
     generate = {
         "prompt": {"type": "string", "description": "what the video shows"},
         "preset": {"type": "string", "description": about_preset} | ({"enum": presets} if presets else {}),
         "image": {"type": "string", "description": "the first frame as a data URL: data:image/png;base64,..."},
-        "settings": {
-            "type": "object",
-            "description": "values that replace the preset's defaults",
-            "properties": {name: SETTINGS[name].json_schema() for name in sorted(FOR_PROGRAMS)},
-        },
+        "settings": {"type": "object", "description": "values that replace the preset's defaults", "properties": settings},
     }
     about = (
         f"Generates a short video from a prompt. Returns its address, or after wait_seconds a job_id for {STATUS} and {RESULT}."
@@ -188,18 +158,16 @@ def _describe_tool(name: str, text: str, required: str, properties: dict[str, An
 
 
 async def _run_tool(
-    context: StudioContext, message: dict[str, object], request: Request, *, streams: bool
+    context: StudioContext, request: Request, message: dict[str, Any], token: str | int | None, *, streams: bool
 ) -> AsyncGenerator[dict[str, object] | None, None]:
     """Run a tool. Yield the answer as the last message.
 
     Before the answer, yield a message or None for each report of the job. If the assistant requests progress and the progress has
-    increased, yield a progress message. Otherwise yield None. `streams`: the assistant reads the messages as a stream.
-
-    Errors of the engine are answers too, so that the assistant can correct its call. If the assistant disconnects from
-    `generate_video` while the video is still queued, the job is cancelled.
+    increased, yield a progress message. Otherwise yield None. Errors of the engine are answers too, so that the assistant can
+    correct its call. If the assistant disconnects from `generate_video` while the video is still queued, the job is cancelled.
     """
-    token, reached, view, queued = _progress_token(message), -1.0, None, None
-    name, arguments = _params(message)["name"], _dict_or_empty(_params(message).get("arguments"))
+    reached, view, queued = -1.0, None, None
+    name, arguments = message["params"]["name"], _dict_or_empty(message["params"].get("arguments"))
     try:
         caller = context.identify_program(request, NAME)
         until = time.monotonic() + _parse_wait(arguments, name, streams=streams)
@@ -232,11 +200,7 @@ async def _run_tool(
 
 
 def _parse_wait(arguments: dict[str, object], name: object, *, streams: bool) -> float:
-    """Return the seconds that the tool waits for the video.
-
-    If `wait_seconds` is missing, an assistant that reads a stream of progress waits until the end. All others wait `USUAL_WAIT`.
-    Raises: RequestError.
-    """
+    """Return the seconds to wait for the video. An assistant that reads a stream waits until the end. Raises: RequestError."""
     if name == CANCEL:
         return _CANCEL_WAIT
     wait = arguments.get("wait_seconds")
@@ -261,7 +225,7 @@ def _find_own_job(context: StudioContext, arguments: dict[str, object], caller: 
 def _describe_job(
     context: StudioContext, request: Request, job: Job, view: StageView | None, *, must_finish: bool
 ) -> dict[str, object]:
-    """Return the address and the facts of a finished video. Return the progress of any other video.
+    """Return the address and the facts of a finished video, or the progress of any other video.
 
     Raises: StudioError if `must_finish` is true, and the video failed or was stopped.
     """
@@ -286,15 +250,9 @@ def _parse_request(context: StudioContext, arguments: dict[str, object], caller:
 
 
 def _progress_message(token: str | int, view: StageView) -> dict[str, object]:
-    words = " · ".join(part for part in progress_texts(view, ENGLISH) if part)
-    params = {"progressToken": token, "progress": round(view.fraction, 4), "total": 1, "message": words}
+    shown = describe_progress(view)
+    params = {"progressToken": token, "progress": shown["fraction"], "total": 1, "message": shown["text"]}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-
-
-async def _as_events(messages: AsyncIterator[dict[str, object] | None]) -> AsyncIterator[str]:
-    """Yield the messages as server-sent events. None becomes a comment, which keeps the connection open."""
-    async for message in messages:
-        yield ": still here\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n"
 
 
 def _error_message(message_id: object, code: int, text: str) -> dict[str, object]:

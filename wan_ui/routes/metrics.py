@@ -1,11 +1,6 @@
-"""`/healthz` for monitoring, and `/metrics` in Prometheus' text format.
+"""`/healthz` for monitoring, and `/metrics` in Prometheus' text format. Neither shows prompts or names of visitors."""
 
-With several workers, `/metrics` has lines for each worker, with the worker's name in the label `worker`. `/healthz` then lists
-the state of each worker. Neither address shows prompts or names of visitors. If a password is set, `/metrics` requires the
-operator's key as a bearer token ("Authorization: Bearer KEY" with the key in the operator link).
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -13,17 +8,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from backend.engine.engine import Engine
-from backend.schemas.worker import WorkerView
 from wan_ui.gateway.access import Access
 
 STATES = ("queued", "running", "finished", "failed", "cancelled")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+Row = tuple[dict[str, str], float]  # labels and value
 
 
 def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
     """Return the route of `/healthz`. The status is 200, or 503 if all workers failed or the disk is full.
 
-    In the answer, `detail` names each accelerator that is not used, and the fix. If a password is set, only callers with the
-    operator's key receive the length of the queue.
+    `detail` names each accelerator that is not used, and the fix. If a password is set, only callers with the operator's key
+    receive the length of the queue.
     """
 
     def health(request: Request) -> Response:
@@ -43,8 +39,6 @@ def health_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
 
 
 def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
-    """Return the route of `/metrics`: gauges of the queue, the workers and their devices."""
-
     def metrics(request: Request) -> Response:
         if not is_open and not access.has_operator_key(request.headers):
             return PlainTextResponse("The operator's key is needed as a bearer token", 401, {"WWW-Authenticate": "Bearer"})
@@ -56,63 +50,38 @@ def metrics_route(engine: Engine, access: Access, *, is_open: bool) -> Route:
 def metrics_text(engine: Engine) -> str:
     """Return all metrics as text. Source: prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4."""
     counts, workers = engine.library.counts(), engine.pool.workers()
-    lines = _gauge_lines(
-        "studio_jobs", "Jobs in the store by state.", [({"state": state}, counts.get(state, 0)) for state in STATES]
-    )
-    ready = [(_worker_label(worker, workers), int(worker.status.state in ("ready", "busy"))) for worker in workers]
-    lines += _gauge_lines("studio_worker_ready", "1 if the worker can generate a video now.", ready)
-    warm = [(_worker_label(worker, workers), len(worker.facts.warm)) for worker in workers]
-    lines += _gauge_lines("studio_warm_shapes", "Sizes whose programs are compiled.", warm)
-    lines += _gauge_lines(
-        "studio_queue_paused", "1 if the queue waits for free disk space.", [({}, int(bool(engine.queue.find_shortage())))]
-    )
+    # A single worker has no label, so that dashboards for one worker keep working.
+    labelled = [({"worker": worker.name} if len(workers) > 1 else {}, worker) for worker in workers]
+    ready = [(label, int(worker.status.state in ("ready", "busy"))) for label, worker in labelled]
+    gauges: list[tuple[str, str, Sequence[Row]]] = [
+        ("studio_jobs", "Jobs in the store by state.", [({"state": state}, counts.get(state, 0)) for state in STATES]),
+        ("studio_worker_ready", "1 if the worker can generate a video now.", ready),
+        ("studio_warm_shapes", "Sizes whose programs are compiled.", [(label, len(one.facts.warm)) for label, one in labelled]),
+        ("studio_queue_paused", "1 if the queue waits for free disk space.", [({}, int(bool(engine.queue.find_shortage())))]),
+    ]
     for name, what in (("bytes_in_use", "in use"), ("bytes_limit", "there")):
-        lines += _gauge_lines(f"studio_device_{name}", f"Memory {what} on a device.", _device_rows(name, workers))
-    lines += _gauge_lines(
-        "studio_flops_per_second",
-        "Floating-point operations per second of the last video, by stage.",
-        _rate_rows("flops_per_second", workers),
-    )
-    lines += _gauge_lines("studio_mfu", "Share of the devices' peak floating-point rate, by stage.", _rate_rows("mfu", workers))
+        rows = [
+            (label | {"device": device.name}, value)
+            for label, worker in labelled
+            for device in worker.facts.devices
+            if (value := getattr(device, name)) is not None
+        ]
+        gauges.append((f"studio_device_{name}", f"Memory {what} on a device.", rows))
+    for name, what in (
+        ("flops_per_second", "Floating-point operations per second of the last video, by stage."),
+        ("mfu", "Share of the devices' peak floating-point rate, by stage."),
+    ):
+        rows = [
+            (label | {"stage": stage}, value)
+            for label, worker in labelled
+            for stage, rate in worker.facts.rates.items()
+            if (value := getattr(rate, name)) is not None
+        ]
+        gauges.append((f"studio_{name}", what, rows))
+    lines = []
+    for name, what, rows in gauges:
+        lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"] if rows else []
+        for labels, value in rows:
+            parts = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
+            lines.append(f"{name}{{{parts}}} {value}" if parts else f"{name} {value}")
     return "\n".join(lines) + "\n"
-
-
-Row = tuple[dict[str, str], float]
-
-
-def _gauge_lines(name: str, what: str, rows: Sequence[Row]) -> list[str]:
-    """Return the lines of one metric. Return an empty list if it has no rows."""
-    values = [f"{name}{_format_labels(labels)} {value}" for labels, value in rows]
-    return [f"# HELP {name} {what}", f"# TYPE {name} gauge", *values] if values else []
-
-
-def _worker_label(worker: WorkerView, workers: Sequence[WorkerView]) -> dict[str, str]:
-    """Return the label for a worker's lines. A single worker has no label, so that dashboards for one worker keep working."""
-    return {"worker": worker.name} if len(workers) > 1 else {}
-
-
-def _device_rows(name: str, workers: Sequence[WorkerView]) -> list[Row]:
-    return [
-        (_worker_label(worker, workers) | {"device": device.name}, value)
-        for worker in workers
-        for device in worker.facts.devices
-        if (value := getattr(device, name)) is not None
-    ]
-
-
-def _rate_rows(name: str, workers: Sequence[WorkerView]) -> list[Row]:
-    return [
-        (_worker_label(worker, workers) | {"stage": stage}, value)
-        for worker in workers
-        for stage, rate in worker.facts.rates.items()
-        if (value := getattr(rate, name)) is not None
-    ]
-
-
-def _format_labels(labels: Mapping[str, str]) -> str:
-    parts = ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items())
-    return f"{{{parts}}}" if parts else ""
-
-
-def _escape_label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

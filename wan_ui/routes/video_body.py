@@ -1,18 +1,15 @@
 """Read the body of a program's video request: JSON, or multipart with files (image, clip, audio). Checks sizes, not values.
 
-A body is written to disk as it arrives, so that slow or large requests take no memory. Complete bodies are parsed, at most two at
-the same time.
-
-A multipart form has only texts and files. Therefore a list is sent as fields `guidance[]`, and an object as a field
-`input_reference[image_url]`, as OpenAI's clients do. Lists of images are sent as files `references[]`, `keyframes[FRAME]` and
-`figures[NAME]`. In JSON they are lists of {"image_url"}, {"frame", "image_url"} and {"name", "image_url"}. All files may also be
-data URLs (RFC 2397). Other URLs are never fetched.
+A body is written to disk as it arrives, so that slow or large requests take no memory. A multipart form has only texts and files.
+Therefore a list is sent as fields `guidance[]`, an object as a field `input_reference[image_url]`, as OpenAI's clients do, and
+lists of images as files `references[]`, `keyframes[FRAME]` and `figures[NAME]`. In JSON they are lists of {"image_url"},
+{"frame", "image_url"} and {"name", "image_url"}. All files may also be data URLs (RFC 2397). Other URLs are never fetched.
 """
 
 import asyncio
 import re
 import shutil
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,8 +59,8 @@ class BodyTooLarge(RequestError):
 class VideoBody:
     """The unchecked fields of a request by name, and the paths of its files by name.
 
-    Values from a multipart body are texts or lists of texts. In `files`, `references` is a list of paths. `keyframes` and
-    `figures` are lists of objects with the path `image`, and with `frame` or `name`.
+    Values from a multipart body are texts or lists of texts. `references` is a list of paths. `keyframes` and `figures` are
+    lists of objects with the path `image`, and with `frame` or `name`.
     """
 
     fields: dict[str, Any]
@@ -85,28 +82,25 @@ class BodyReader:
         if kind not in ("application/json", "multipart/form-data"):
             rule = "must be application/json or multipart/form-data"
             raise RequestError(f"content-type={kind[:60]!r}", rule, "send JSON, or a form with the image as a file")
+        body, files, kept = folder / "body", dict[str, UploadFile](), dict[str, Any]()
         try:
-            return await self._read_body(request, folder, is_form=kind == "multipart/form-data")
+            await _store_body(request, body)
+            async with self._turns:
+                if kind == "multipart/form-data":
+                    fields, files = await _parse_form_body(request, body)
+                else:
+                    fields = await asyncio.to_thread(_parse_json_body, body)
+                try:
+                    for name in FILES:
+                        kept[name] = await asyncio.to_thread(_store_file, fields, files.get(name), name, folder / name)
+                    for name in IMAGES:
+                        kept[name] = await asyncio.to_thread(_store_images, fields, files, name, folder)
+                    return VideoBody(fields, {name: stored for name, stored in kept.items() if stored})
+                finally:
+                    for file in files.values():
+                        await file.close()
         except OSError as error:
             raise DataFolderError("the server cannot store", "the request's files", "ask the operator to free space") from error
-
-    async def _read_body(self, request: Request, folder: Path, *, is_form: bool) -> VideoBody:
-        body = folder / "body"
-        await _store_body(request, body)
-        async with self._turns:
-            fields, files = (
-                await _parse_form_body(request, body) if is_form else (await asyncio.to_thread(_parse_json_body, body), {})
-            )
-            try:
-                kept: dict[str, Any] = {}
-                for name in FILES:
-                    kept[name] = await asyncio.to_thread(_store_file, fields, files.get(name), name, folder / name)
-                for name in IMAGES:
-                    kept[name] = await asyncio.to_thread(_store_images, fields, files, name, folder)
-                return VideoBody(fields, {name: stored for name, stored in kept.items() if stored})
-            finally:
-                for file in files.values():
-                    await file.close()
 
 
 async def _store_body(request: Request, path: Path) -> None:
@@ -126,10 +120,7 @@ async def _store_body(request: Request, path: Path) -> None:
 
 
 def _parse_json_body(body: Path) -> dict[str, object]:
-    """Return the fields of a JSON body. Long data URLs are cut out before parsing, and each becomes a `DataUrl`.
-
-    Raises: RequestError, BodyTooLarge.
-    """
+    """Return the fields of a JSON body. Each long data URL becomes a `DataUrl`. Raises: RequestError, BodyTooLarge."""
     try:
         text, cut = cut_data_urls(body, JSON_BYTES.of_visitor)
     except TextTooLong:
@@ -142,28 +133,26 @@ def _parse_json_body(body: Path) -> dict[str, object]:
     if not isinstance(fields, dict):
         raise RequestError("the body", "must be a JSON object", 'for example {"prompt": "a red circle"}')
     given = {name: value for name, value in fields.items() if value is not None}
-    for name in FILES:
-        if isinstance(given.get(name), dict):
-            given[name] = _insert_data_urls(given[name], cut)
-        elif isinstance(given.get(name), str):
-            given[name] = cut.pop(given[name], given[name])
+    for name in given.keys() & FILES.keys():
+        given[name] = _insert_data_urls(given[name], cut)
     for name in IMAGES:
         if isinstance(given.get(name), list):
-            given[name] = [cut.pop(row, row) if isinstance(row, str) else _insert_data_urls(row, cut) for row in given[name]]
+            given[name] = [_insert_data_urls(row, cut) for row in given[name]]
     if cut:
         raise RequestError("a data URL", f"may be used only once, in {_FILE_FIELDS}", "leave the others out")
     return given
 
 
 def _insert_data_urls(given: Any, cut: dict[str, Any]) -> Any:
-    """Replace the placeholders in an object by their data URLs from `cut`. Remove these data URLs from `cut`."""
+    """Replace a placeholder, or those in an object, by their data URLs from `cut`. Remove these data URLs from `cut`."""
+    if isinstance(given, str):
+        return cut.pop(given, given)
     if not isinstance(given, dict):
         return given
     return {key: cut.pop(value, value) if isinstance(value, str) else value for key, value in given.items()}
 
 
 async def _parse_form_body(request: Request, body: Path) -> tuple[dict[str, object], dict[str, UploadFile]]:
-    """Return the texts and the files of a form by name."""
     with body.open("rb") as file:
         parser = MultiPartParser(
             request.headers,
@@ -208,25 +197,19 @@ def _split_form(form: FormData) -> tuple[dict[str, object], dict[str, UploadFile
             fields.setdefault(name[:-2], []).append(value)
         elif match := _REFERENCE.fullmatch(name):
             fields[match[1]] = {match[2]: value}
+        elif name in _LISTS:
+            try:
+                parsed = parse_json(value.encode())
+            except ValueError:
+                parsed = value  # a text that is not JSON is the only element of the list
+            fields[name] = parsed if isinstance(parsed, list) else [parsed]
         else:
-            fields[name] = _parse_list(value) if name in _LISTS else value
+            fields[name] = value
     return fields, files
 
 
-def _parse_list(text: str) -> object:
-    """Parse a JSON list. Any other text becomes a list with one element."""
-    try:
-        value = parse_json(text.encode())
-    except ValueError:
-        return [text]
-    return value if isinstance(value, list) else [value]
-
-
 def _store_file(fields: dict[str, object], uploaded: UploadFile | None, name: str, path: Path) -> Path | None:
-    """Write a file of the request to `path`, and remove its field from `fields`. Return None if the request has no such file.
-
-    Raises: ImageError, ClipError, SoundError.
-    """
+    """Write a file of the request to `path`, and remove its field. Raises: ImageError, ClipError, SoundError."""
     given = fields.pop(name, None)
     if uploaded is None and given is None:
         return None
@@ -283,10 +266,7 @@ def write_data_url(address: Any, name: str, kind: Media, path: Path) -> None:
             if isinstance(address, DataUrl):
                 address.decode(file)
             else:
-                decode_base64_pieces((piece.encode() for piece in _text_pieces(address, len(head) + 1)), file)
+                starts = range(len(head) + 1, len(address), _PIECE)
+                decode_base64_pieces((address[start : start + _PIECE].encode() for start in starts), file)
     except ValueError:
         raise wrong(name, "must be base64", f"encode {what} as base64 after the comma") from None
-
-
-def _text_pieces(text: str, start: int) -> Iterator[str]:
-    return (text[place : place + _PIECE] for place in range(start, len(text), _PIECE))

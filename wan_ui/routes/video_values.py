@@ -1,10 +1,8 @@
 """Translate between OpenAI's video fields and the studio's requests and jobs.
 
 `seconds` count from the first frame to the last: 81 frames at 16 fps are 5 seconds. If `model` is a preset, values are never
-rounded. If the preset does not support a value, the error names the values that it supports.
-
-If `model` is an alias, such as `sora-2`, the program cannot know the preset's sizes and lengths. The nearest size and length are
-then used, and the `video` object lists each changed value in `adjusted`.
+rounded. If it is an alias, such as `sora-2`, the program cannot know the preset's sizes and lengths. The nearest size and length
+are then used, and the `video` object lists each changed value in `adjusted`.
 Source: openai-python 3.54.0, `types/video.py` and `types/video_create_params.py`.
 """
 
@@ -55,42 +53,38 @@ class UnknownModel(RequestError):
 def parse_settings(
     sent: VideoBody, default_model: str, aliases: Mapping[str, str] = ALIASES
 ) -> tuple[Preset, dict[str, object], list[Adjustment]]:
-    """Return the preset and the settings of the requested video, and the values that are changed because `model` is an alias.
-
-    If the request names no `model`, use `default_model`. Raises: RequestError.
-    """
+    """Return the preset and settings, and the values that are changed because `model` is an alias. Raises: RequestError."""
     settings = {name: value for name, value in sent.fields.items() if name not in FIELDS}
     if unknown := sorted(settings.keys() - FOR_PROGRAMS):
         known = ", ".join([*FIELDS, *sorted(FOR_PROGRAMS)])
         raise UnknownField(one_line(unknown[0])[:60], f"is not known; allowed: {known}", "correct its name or leave it out")
     model = _text_field(sent.fields, "model")
-    preset = _find_model(aliases.get(model, model) or default_model)
-    adjusted: list[Adjustment] | None = None
-    if model in aliases:
-        adjusted = [{"field": "model", "requested": model, "used": preset.name}]
+    name = aliases.get(model, model) or default_model
+    try:
+        preset = find_preset(name)
+    except RequestError as error:
+        raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
+    adjusted = [{"field": "model", "requested": model, "used": preset.name}] if model in aliases else None
     settings |= _parse_size(sent.fields, preset, adjusted) | _parse_seconds(sent.fields, preset, adjusted)
     return preset, {"prompt": _text_field(sent.fields, "prompt"), **_file_settings(sent), **settings}, adjusted or []
 
 
 def _file_settings(sent: VideoBody) -> dict[str, Any]:
-    """Return the paths of the request's files, by the names of settings. Raises: RequestError."""
     given: dict[str, Any] = {name: str(path) for name, path in sent.files.items() if name not in IMAGES}
     if "input_reference" in given:
         given["image"] = given.pop("input_reference")
     if "references" in sent.files:
         given["references"] = tuple(map(str, sent.files["references"]))
-    if "keyframes" in sent.files:
-        given["keyframes"] = tuple(one["image"] for one in sent.files["keyframes"])
-        given["keyframe_at"] = tuple(_parse_frame(one["frame"]) for one in sent.files["keyframes"])
+    if keyframes := sent.files.get("keyframes"):
+        given["keyframes"], frames = tuple(one["image"] for one in keyframes), [one["frame"] for one in keyframes]
+        for frame in frames:
+            if isinstance(frame, bool) or not isinstance(frame, int | str) or not _FRAME.fullmatch(str(frame)):
+                rule = "must be the number of a frame, counted from 0"
+                raise RequestError(f"frame={shorten(frame)}", rule, "correct keyframes")
+        given["keyframe_at"] = tuple(map(int, frames))
     if "figures" in sent.files:
         given["figures"] = tuple(sent.files["figures"])
     return given
-
-
-def _parse_frame(frame: object) -> int:
-    if isinstance(frame, bool) or not isinstance(frame, int | str) or not _FRAME.fullmatch(str(frame)):
-        raise RequestError(f"frame={shorten(frame)}", "must be the number of a frame, counted from 0", "correct keyframes")
-    return int(frame)
 
 
 def parse_upscaling(sent: VideoBody) -> tuple[int, str]:
@@ -108,18 +102,10 @@ def _text_field(fields: dict[str, object], name: str) -> str:
     return value
 
 
-def _find_model(name: str) -> Preset:
-    try:
-        return find_preset(name)
-    except RequestError as error:
-        raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
-
-
 def _parse_size(fields: dict[str, object], preset: Preset, adjusted: list[Adjustment] | None) -> dict[str, int]:
-    """Return width and height from the field `size`. Return an empty dict if the field is missing.
+    """Return width and height from the field `size`, if it is given. Raises: RequestError.
 
     If `adjusted` is a list, use the preset's nearest size instead of an unsupported size, and append the change.
-    Raises: RequestError.
     """
     if "size" not in fields:
         return {}
@@ -133,37 +119,33 @@ def _parse_size(fields: dict[str, object], preset: Preset, adjusted: list[Adjust
             return {"width": width, "height": height}
         except RequestError:  # the error below lists the sizes in OpenAI's format
             if adjusted is not None and width and height:
-                width, height = _nearest_size(preset, width, height)
-                adjusted.append({"field": "size", "requested": size, "used": f"{width}x{height}"})
-                return {"width": width, "height": height}
+
+                def distance(offered: tuple[int, int]) -> tuple[float, int]:
+                    """Compare aspect ratios. If several are equally near, the nearest number of pixels decides."""
+                    ratio = round(abs(math.log(offered[0] * height / (offered[1] * width))), 3)
+                    return ratio, abs(offered[0] * offered[1] - width * height)
+
+                nearest = min(preset.sizes, key=distance)
+                adjusted.append({"field": "size", "requested": size, "used": f"{nearest[0]}x{nearest[1]}"})
+                return {"width": nearest[0], "height": nearest[1]}
     offered = ", ".join(f"{width}x{height}" for width, height in preset.sizes)
     sides = f"{preset.min_width} to {preset.max_width} wide and {preset.min_height} to {preset.max_height} high"
     rule = f"does not fit {preset.name}, which makes {offered} and other multiples of {preset.size_multiple}, {sides}"
     raise RequestError(f"size={size[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _nearest_size(preset: Preset, width: int, height: int) -> tuple[int, int]:
-    """Return the preset's size with the nearest aspect ratio. If several are equally near, the nearest number of pixels
-    decides."""
-
-    def distance(size: tuple[int, int]) -> tuple[float, int]:
-        ratio = round(abs(math.log(size[0] * height / (size[1] * width))), 3)
-        return ratio, abs(size[0] * size[1] - width * height)
-
-    return min(preset.sizes, key=distance)
-
-
 def _parse_seconds(fields: dict[str, object], preset: Preset, adjusted: list[Adjustment] | None) -> dict[str, int]:
-    """Return `num_frames` from the field `seconds`. Return an empty dict if the field is missing.
+    """Return `num_frames` from the field `seconds`, if it is given. Raises: RequestError.
 
     If `adjusted` is a list, use the preset's nearest length instead of an unsupported length, and append the change.
-    Raises: RequestError.
     """
     if "seconds" not in fields:
         return {}
     _refuse_both("seconds", fields, "num_frames")
-    seconds, fps = str(fields["seconds"]), _parse_fps(fields, preset)
-    match = _SECONDS.fullmatch(seconds)
+    given_fps, seconds = str(fields.get("fps", preset.fps)), str(fields["seconds"])
+    if not (_WHOLE.fullmatch(given_fps) and 1 <= int(given_fps) <= preset.max_fps):
+        raise RequestError(f"fps={given_fps[:20]!r}", f"must be between 1 and {preset.max_fps}", f"{preset.fps} is usual")
+    fps, match = int(given_fps), _SECONDS.fullmatch(seconds)
     frames = round(float(seconds) * fps) + 1 if match else -1
     fits = preset.min_frames <= frames <= preset.max_frames and is_frame_count(frames, preset.frame_step, preset.first_frames)
     if fits and format_seconds(frames, fps) == f"{float(seconds):.3f}".rstrip("0").rstrip("."):
@@ -173,25 +155,15 @@ def _parse_seconds(fields: dict[str, object], preset: Preset, adjusted: list[Adj
         adjusted.append({"field": "seconds", "requested": seconds, "used": format_seconds(nearest, fps)})
         return {"num_frames": nearest}
     offered = " or ".join(format_seconds(count, fps) for count in preset.frame_counts)
-    rule = f"does not fit {preset.name}, which makes {offered} and others {_describe_lengths(preset, fps)}"
+    limits = (nearest_lengths(count, preset)[0] for count in (preset.min_frames, preset.max_frames))
+    first, last = (format_seconds(count, fps) for count in limits)
+    lengths = f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames per second"
+    rule = f"does not fit {preset.name}, which makes {offered} and others {lengths}"
     raise RequestError(f"seconds={seconds[:20]!r}", rule, "choose one, or leave it out")
 
 
-def _parse_fps(fields: dict[str, object], preset: Preset) -> int:
-    fps = str(fields.get("fps", preset.fps))
-    if not (_WHOLE.fullmatch(fps) and 1 <= int(fps) <= preset.max_fps):
-        raise RequestError(f"fps={fps[:20]!r}", f"must be between 1 and {preset.max_fps}", f"{preset.fps} is usual")
-    return int(fps)
-
-
-def _describe_lengths(preset: Preset, fps: int) -> str:
-    shortest, longest = (nearest_lengths(count, preset)[0] for count in (preset.min_frames, preset.max_frames))
-    first, last = format_seconds(shortest, fps), format_seconds(longest, fps)
-    return f"from {first} to {last} seconds, {preset.frame_step} frames apart, at {fps} frames per second"
-
-
 def _refuse_both(name: str, fields: dict[str, object], *others: str) -> None:
-    """Check that the field `name` is not used together with another field for the same value. Raises: RequestError."""
+    """Refuse another field for the same value. Raises: RequestError."""
     if given := next((other for other in others if other in fields), None):
         raise RequestError(f"{given} was given", f"together with {name}, which sets the same value", "leave one of the two out")
 
@@ -202,16 +174,9 @@ def format_seconds(num_frames: int, fps: int) -> str:
 
 
 def store_adjustments(folder: Path, adjusted: list[Adjustment]) -> None:
-    """Write the values that an alias changed to a file in the job's folder. Write no file if the list is empty."""
+    """Write the values that an alias changed, if any, to a file in the job's folder."""
     if adjusted:
         (folder / _ADJUSTED_FILE).write_text(json.dumps(adjusted), encoding="utf-8")
-
-
-def _read_adjustments(folder: Path) -> list[Adjustment]:
-    try:
-        return json.loads((folder / _ADJUSTED_FILE).read_text("utf-8"))
-    except (OSError, ValueError):  # no file, or a file that a power cut damaged
-        return []
 
 
 def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, object]:
@@ -220,6 +185,16 @@ def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, o
     expires = None
     if is_done and job.ended is not None and limits.days is not None and not job.is_starred:
         expires = int(job.ended + limits.days * _DAY)
+    error: dict[str, object] | None = None
+    if job.state == "cancelled":
+        error = {"code": "cancelled", "message": "The video was stopped."}
+    elif job.state == "failed":
+        error = {"code": "generation_failed", "message": shorten_paths("; ".join(filter(None, (view.cause, view.fix))))}
+        error |= {"would_fit": [asdict(proposal) for proposal in view.proposals]} if view.proposals else {}
+    try:
+        adjusted = json.loads((job.folder / _ADJUSTED_FILE).read_text("utf-8"))
+    except (OSError, ValueError):  # no file, or a file that a power cut damaged
+        adjusted = []
     return {
         "id": job.id,
         "object": "video",
@@ -233,21 +208,9 @@ def video_object(job: ListedJob, view: StageView, limits: Limits) -> dict[str, o
         "size": f"{request.final_width}x{request.final_height}",
         "prompt": request.prompt,
         "remixed_from_video_id": None,
-        "error": _error_object(job, view),
+        "error": error,
         "seed": request.seed,
         "num_frames": request.num_frames,
         "fps": request.fps,
-        "adjusted": _read_adjustments(job.folder),
+        "adjusted": adjusted,
     }
-
-
-def _error_object(job: ListedJob, view: StageView) -> dict[str, object] | None:
-    if job.state == "cancelled":
-        return {"code": "cancelled", "message": "The video was stopped."}
-    if job.state != "failed":
-        return None
-    error: dict[str, Any] = {
-        "code": "generation_failed",
-        "message": shorten_paths("; ".join(filter(None, (view.cause, view.fix)))),
-    }
-    return error | ({"would_fit": [asdict(proposal) for proposal in view.proposals]} if view.proposals else {})

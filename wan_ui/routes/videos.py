@@ -4,16 +4,17 @@
     video = client.videos.create_and_poll(model="wan-tiny", prompt="a red circle moving right", seconds="1")
     client.videos.download_content(video.id).write_to_file("out.mp4")
 
-A create call returns immediately. The video waits in the queue of all videos, and programs poll until it is completed. Only the
-key that created a video and the operator see it, all other callers receive 404. Deleting also stops a queued or running video,
-because OpenAI's API has no other way to stop a video. The studio adds `/events` and `/cancel`.
+A create call returns immediately, and programs poll. Only the key that created a video and the operator see it, all other callers
+receive 404. Deleting also stops a video, because OpenAI's API has no other way. The studio adds `/events` and `/cancel`.
 Source: openai-python 3.54.0, `resources/videos.py`, `resources/models.py` and their types.
 """
 
 import asyncio
+import base64
+import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
@@ -25,16 +26,16 @@ from starlette.routing import Route
 from backend.engine.job import Job, ListedJob
 from backend.errors import Busy, DataFolderError, JobNotFound, QueueFull, RequestError, StudioError
 from backend.schemas.events import VIDEO_FILE
-from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FOR_PROGRAMS
-from presets import Preset, list_presets
+from presets import list_presets
 from wan_ui.components.field_errors import error_sentence
+from wan_ui.components.progress import StageView
 from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import V1, VIDEOS
 from wan_ui.gateway.uploads import temporary_upload_folder
+from wan_ui.routes.api import describe_progress, video_facts
 from wan_ui.routes.changes import AT_ONCE
-from wan_ui.routes.video_body import FINISHED, BodyReader, BodyTooLarge, VideoBody
-from wan_ui.routes.video_events import stream_events
+from wan_ui.routes.video_body import FINISHED, BodyReader, BodyTooLarge
 from wan_ui.routes.video_values import (
     ALIASES,
     FIELDS,
@@ -49,7 +50,7 @@ from wan_ui.routes.video_values import (
 )
 from wan_ui.services.animate_request import request_from_settings
 from wan_ui.services.caller import Caller
-from wan_ui.services.job_followers import list_view
+from wan_ui.services.job_followers import follow_job, list_view
 from wan_ui.services.media import MEDIA_TYPES, find_file_below, make_poster
 from wan_ui.services.sandbox_calls import cancel_on_disconnect
 from wan_ui.services.studio_context import StudioContext
@@ -74,11 +75,21 @@ class StillStopping(StudioError):
     """The video is being stopped, but still runs."""
 
 
-def videos_routes(context: StudioContext, aliases: Mapping[str, str] = ALIASES) -> list[Route]:
-    """Return the routes. The gateway has already required a key or a visitor's cookie.
+# The status and the code of each kind of error. The first kind that fits counts.
+_STATUSES: Sequence[tuple[type[StudioError] | tuple[type[StudioError], ...], tuple[HTTPStatus, str | None]]] = (
+    (BodyTooLarge, (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, None)),
+    (UnknownModel, (HTTPStatus.BAD_REQUEST, "model_not_found")),
+    (UnknownField, (HTTPStatus.BAD_REQUEST, "unknown_parameter")),
+    (RequestError, (HTTPStatus.BAD_REQUEST, "invalid_value")),
+    ((VideoMissing, JobNotFound), (HTTPStatus.NOT_FOUND, None)),
+    (StillStopping, (HTTPStatus.CONFLICT, "still_stopping")),
+    (QueueFull, (HTTPStatus.TOO_MANY_REQUESTS, None)),
+    ((Busy, DataFolderError), (HTTPStatus.SERVICE_UNAVAILABLE, None)),
+)
 
-    `aliases` are further names of models, with their presets. See `wan_ui.routes.video_values.ALIASES`.
-    """
+
+def videos_routes(context: StudioContext, aliases: Mapping[str, str] = ALIASES) -> list[Route]:
+    """Return the routes. The gateway has already required a key or a visitor's cookie. For `aliases` see `ALIASES`."""
     videos = Videos(context, aliases)
     return [
         _route(context, VIDEOS, GET=videos.list_videos, POST=videos.create),
@@ -92,7 +103,7 @@ def videos_routes(context: StudioContext, aliases: Mapping[str, str] = ALIASES) 
 
 
 def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
-    """Return a route with an endpoint for each method. All errors have OpenAI's format, also for unsupported methods."""
+    """Return a route whose errors all have OpenAI's format, also for unsupported methods."""
 
     async def answer(request: Request) -> Response:
         endpoint = endpoints.get("GET" if request.method == "HEAD" else request.method)
@@ -115,59 +126,69 @@ class Videos:
         self._bodies, self._posters = BodyReader(), asyncio.Semaphore(1)
 
     async def create(self, request: Request, caller: Caller) -> Response:
-        """Queue a video."""
+        context = self._context
         with temporary_upload_folder() as folder:
             sent = await self._bodies.read(request, Path(folder))
-            url = sent.fields.get(WEBHOOK)
+            url, adjusted = sent.fields.get(WEBHOOK), list[Adjustment]()
             if url is not None:
-                self._context.engine.webhooks.check(url, caller.owner)
-            wanted, adjusted = await self._build_request(sent, caller)
-            job = await cancel_on_disconnect(request, self._context.submit(wanted, caller))
+                context.engine.webhooks.check(url, caller.owner)
+            if FINISHED in sent.files:
+                wanted = await upscale_file_request(context, caller, sent.files[FINISHED], *parse_upscaling(sent))
+            else:
+                default = ""
+                if sent.fields.get("model") in (None, "", *self._aliases):
+                    given = {**sent.fields, **sent.files, "image": sent.files.get("input_reference")}
+                    default = await asyncio.to_thread(context.default_preset, caller, given)
+                preset, values, adjusted = await asyncio.to_thread(parse_settings, sent, default, self._aliases)
+                wanted = await request_from_settings(context, caller, preset, values)
+            job = await cancel_on_disconnect(request, context.submit(wanted, caller))
             await asyncio.to_thread(self._store_call, job, adjusted, url)
             return JSONResponse(await asyncio.to_thread(self._video_object, job))
-
-    async def _build_request(self, sent: VideoBody, caller: Caller) -> tuple[GenerationRequest, list[Adjustment]]:
-        if FINISHED in sent.files:
-            return await upscale_file_request(self._context, caller, sent.files[FINISHED], *parse_upscaling(sent)), []
-        preset, values, adjusted = await asyncio.to_thread(self._parse_settings, sent, caller)
-        return await request_from_settings(self._context, caller, preset, values), adjusted
-
-    def _parse_settings(self, sent: VideoBody, caller: Caller) -> tuple[Preset, dict[str, object], list[Adjustment]]:
-        needs_default = sent.fields.get("model") in (None, "", *self._aliases)
-        given = {**sent.fields, **sent.files, "image": sent.files.get("input_reference")}
-        default = self._context.default_preset(caller, given) if needs_default else ""
-        return parse_settings(sent, default, self._aliases)
 
     async def list_videos(self, request: Request, caller: Caller) -> Response:
         """Return a page of the caller's videos, by default the newest first."""
         return JSONResponse(await asyncio.to_thread(self._list_page, dict(request.query_params), caller))
 
     async def retrieve(self, request: Request, caller: Caller) -> Response:
-        """Return a video's status and progress."""
         return JSONResponse(await asyncio.to_thread(lambda: self._video_object(self._find_own_job(request, caller))))
 
     async def download(self, request: Request, caller: Caller) -> Response:
         """Return the file of the finished video, or a small image of the video for `variant=thumbnail`."""
-        path = await self._find_file(request, caller)
+        job, variant = await asyncio.to_thread(self._find_own_job, request, caller), request.query_params.get("variant", "video")
+        if variant not in ("video", "thumbnail"):
+            raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out for the video")
+        if job.state != "finished":
+            state = "stopped" if job.state == "cancelled" else job.state
+            raise VideoMissing("this video", f"has nothing to download: it is {state}", "poll until it is completed")
+        if variant == "video":
+            path = await asyncio.to_thread(find_file_below, job.folder, VIDEO_FILE)
+        else:
+            path = await cancel_on_disconnect(request, self._poster(job))
+        if path is None:
+            raise VideoMissing("this video's file", "no longer exists", "generate it again with the same seed")
         name, headers = f"{request.path_params['video_id']}{path.suffix}", {"cache-control": "private, no-store"}
         return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
 
     async def follow(self, request: Request, caller: Caller) -> Response:
-        """Return the video's progress as server-sent events, until it ends. See `wan_ui.routes.video_events`."""
         job = await asyncio.to_thread(self._find_own_job, request, caller)
         return StreamingResponse(stream_events(self._context, job), media_type="text/event-stream", headers=AT_ONCE)
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
-        """Stop a queued or running video and keep it in the library. A running video stops at the end of a step."""
+        """Stop a queued or running video and keep it in the library."""
         job = await asyncio.to_thread(self._find_own_job, request, caller)
         await asyncio.to_thread(self._context.engine.queue.cancel, job.id)
         return JSONResponse(await asyncio.to_thread(lambda: self._video_object(self._find_own_job(request, caller))))
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Move a video to the bin. A queued or running video is stopped first."""
-        job = await asyncio.to_thread(self._find_own_job, request, caller)
+        engine, job = self._context.engine, await asyncio.to_thread(self._find_own_job, request, caller)
         if not job.has_ended:
-            await self._stop(job)
+            await asyncio.to_thread(engine.queue.cancel, job.id)
+            until = time.monotonic() + STOP_SECONDS
+            while not (await asyncio.to_thread(engine.jobs.find, job.id)).has_ended:
+                if time.monotonic() > until:
+                    raise StillStopping("this video", "is being stopped and cannot be deleted yet", "try again in a minute")
+                await asyncio.sleep(_LOOK_SECONDS)
         await asyncio.to_thread(self._delete_job, job)
         return JSONResponse({"id": job.id, "object": "video.deleted", "deleted": True})
 
@@ -179,20 +200,14 @@ class Videos:
     async def model(self, request: Request, caller: Caller) -> Response:
         """Return one of the presets that the caller can use, by its name or an alias."""
         name = request.path_params["model"]
-        if not await asyncio.to_thread(self._is_offered, name, caller):
+        preset = self._aliases.get(name, name) or await asyncio.to_thread(self._context.default_preset, caller)
+        if preset not in await asyncio.to_thread(self._offered_presets, caller):
             text = f"There is no model {name[:60]!r} here. GET {V1}/models lists the models."
             return refusal_response(request.scope, HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
         return JSONResponse(_model_object(name))
 
-    def _is_offered(self, name: str, caller: Caller) -> bool:
-        preset = (self._aliases[name] or self._context.default_preset(caller)) if name in self._aliases else name
-        return preset in self._offered_presets(caller)
-
     def _store_call(self, job: Job, adjusted: list[Adjustment], url: str | None) -> None:
-        """Store the values that an alias changed, and the webhook, for the job.
-
-        Raises: DataFolderError if they cannot be stored. The job is then stopped.
-        """
+        """Store the changed values and the webhook for the job. If that fails, stop the job. Raises: DataFolderError."""
         try:
             store_adjustments(job.folder, adjusted)
             if url is not None:
@@ -208,15 +223,13 @@ class Videos:
     def _list_page(self, query: dict[str, str], caller: Caller) -> dict[str, object]:
         limit, after, order = query.get("limit", str(DEFAULT_PAGE)), query.get("after") or None, query.get("order", "desc")
         if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MOST_ON_PAGE):
-            raise RequestError(
-                f"limit={limit[:20]!r}", f"must be between 1 and {MOST_ON_PAGE}", f"leave it out for {DEFAULT_PAGE}"
-            )
+            rule, fix = f"must be between 1 and {MOST_ON_PAGE}", f"leave it out for {DEFAULT_PAGE}"
+            raise RequestError(f"limit={limit[:20]!r}", rule, fix)
         if order not in ("asc", "desc"):
             raise RequestError(f"order={order[:20]!r}", "must be asc or desc", "leave it out for the newest first")
         if after is not None and self._context.find_job(after, caller) is None:
-            raise RequestError(
-                f"after={after[:60]!r}", "must be the id of one of your videos", "use last_id of the previous page"
-            )
+            rule, fix = "must be the id of one of your videos", "use last_id of the previous page"
+            raise RequestError(f"after={after[:60]!r}", rule, fix)
         library = self._context.engine.library
         jobs = library.page(caller.scope, after=after, most=int(limit) + 1, oldest_first=order == "asc")
         shown = jobs[: int(limit)]
@@ -238,43 +251,13 @@ class Videos:
             raise VideoMissing(f"There is no video {request.path_params['video_id'][:60]!r}", "for you here", "check its id")
         return job
 
-    async def _find_file(self, request: Request, caller: Caller) -> Path:
-        job, variant = await asyncio.to_thread(self._find_own_job, request, caller), request.query_params.get("variant", "video")
-        if variant not in ("video", "thumbnail"):
-            raise RequestError(f"variant={variant[:20]!r}", "must be video or thumbnail", "leave it out for the video")
-        if job.state != "finished":
-            raise VideoMissing(
-                "this video", f"has nothing to download: it is {_describe_state(job)}", "poll until it is completed"
-            )
-        if variant == "video":
-            path = await asyncio.to_thread(find_file_below, job.folder, VIDEO_FILE)
-        else:
-            path = await cancel_on_disconnect(request, self._poster(job))
-        if path is None:
-            raise VideoMissing("this video's file", "no longer exists", "generate it again with the same seed")
-        return path
-
     async def _poster(self, job: Job) -> Path | None:
         async with self._posters:
             return await make_poster(job.folder, self._context.engine.sandbox)
 
-    async def _stop(self, job: Job) -> None:
-        """Cancel the job and wait for its end. Raises: StillStopping after STOP_SECONDS, StudioError if it cannot be stopped."""
-        engine = self._context.engine
-        await asyncio.to_thread(engine.queue.cancel, job.id)
-        until = time.monotonic() + STOP_SECONDS
-        while not (await asyncio.to_thread(engine.jobs.find, job.id)).has_ended:
-            if time.monotonic() > until:
-                raise StillStopping("this video", "is being stopped and cannot be deleted yet", "try again in a minute")
-            await asyncio.sleep(_LOOK_SECONDS)
-
     def _offered_presets(self, caller: Caller) -> list[str]:
         can_run = self._context.preset_filter(caller)
         return [preset.name for preset in list_presets() if can_run(preset)]
-
-
-def _describe_state(job: Job) -> str:
-    return {"queued": "queued", "running": "running", "failed": "failed", "cancelled": "stopped"}[job.state]
 
 
 def _model_object(name: str) -> dict[str, object]:
@@ -284,37 +267,52 @@ def _model_object(name: str) -> dict[str, object]:
 
 def _error_response(request: Request, error: StudioError) -> Response:
     """Return a response with the error's message. Its status tells clients whether to try again."""
-    status, code = _error_status(error)
+    status, code = next((answer for kind, answer in _STATUSES if isinstance(error, kind)), (HTTPStatus.CONFLICT, None))
     headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
-    return refusal_response(request.scope, status, error_sentence(error), headers, param=_error_field(error), code=code)
+    # The first word of the message is the field that caused the error, if the API has such a field.
+    field = re.split(r"\W", error.what, maxsplit=1)[0]
+    if not isinstance(error, UnknownField):
+        field = _OURS.get(field, field)
+        field = field if isinstance(error, RequestError) and field in _PARAMS else None
+    return refusal_response(request.scope, status, error_sentence(error), headers, param=field, code=code)
 
 
-def _error_status(error: StudioError) -> tuple[HTTPStatus, str | None]:
-    match error:
-        case BodyTooLarge():
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, None
-        case UnknownModel():
-            return HTTPStatus.BAD_REQUEST, "model_not_found"
-        case UnknownField():
-            return HTTPStatus.BAD_REQUEST, "unknown_parameter"
-        case RequestError():
-            return HTTPStatus.BAD_REQUEST, "invalid_value"
-        case VideoMissing() | JobNotFound():
-            return HTTPStatus.NOT_FOUND, None
-        case StillStopping():
-            return HTTPStatus.CONFLICT, "still_stopping"
-        case QueueFull():
-            return HTTPStatus.TOO_MANY_REQUESTS, None
-        case Busy() | DataFolderError():
-            return HTTPStatus.SERVICE_UNAVAILABLE, None
-    return HTTPStatus.CONFLICT, None
+async def stream_events(context: StudioContext, job: Job) -> AsyncIterator[str]:
+    """Yield the video's progress as server-sent events until it ends, for `/v1/videos/{id}/events`.
+
+    Each event has the fields of `describe_progress`, and `preview`: a new preview image as a data URL, null if it did not change.
+    The last event also has `video`, the `video` object, and of a finished video `result`, its facts and its request. A program
+    that reconnects receives the present state first. A comment every two seconds keeps the connection open.
+    Source of the format: html.spec.whatwg.org, section 9.2.
+    """
+    shown, preview = "", None
+    async for view in follow_job(context.engine, job.id):
+        event = describe_progress(view) | {"preview": None}
+        if not view.is_active:
+            event |= await asyncio.to_thread(_describe_end, context, job.id, view)
+        text = json.dumps(event)
+        if (text, view.preview) == (shown, preview):
+            yield ": still here\n\n"
+            continue
+        if view.preview != preview:
+            event["preview"] = await asyncio.to_thread(_read_preview, job, view.preview)
+        shown, preview = text, view.preview
+        yield f"data: {json.dumps(event)}\n\n"
 
 
-def _error_field(error: StudioError) -> str | None:
-    """Return the field that caused an error: the first word of the message. Return None if this word is not a field of the
-    API."""
-    word = re.split(r"\W", error.what, maxsplit=1)[0]
-    if isinstance(error, UnknownField):
-        return word
-    word = _OURS.get(word, word)
-    return word if isinstance(error, RequestError) and word in _PARAMS else None
+def _describe_end(context: StudioContext, job_id: str, view: StageView) -> dict[str, object]:
+    end: dict[str, object] = {"video": video_object(context.engine.jobs.find(job_id), view, context.engine.cleaner.limits)}
+    if view.phase == "finished" and (result := view.result):
+        facts = {"has_sound": result.has_sound, "notes": result.notes, "request": result.request.for_sharing()}
+        end["result"] = video_facts(job_id, result) | facts
+    return end
+
+
+def _read_preview(job: Job, name: str | None) -> str | None:
+    """Return a preview image as a data URL. Return None if its file no longer exists."""
+    path = find_file_below(job.folder, name) if name else None
+    try:
+        image = path.read_bytes() if path else b""
+    except OSError:
+        return None
+    return f"data:{MEDIA_TYPES[path.suffix]};base64,{base64.b64encode(image).decode()}" if path else None

@@ -23,8 +23,7 @@ from tests.wan_ui.conftest import _free_port, _serving
 from tests.wan_ui.visitor import Visitor
 from wan_ui.gateway import body_limit, connections
 from wan_ui.gateway.access import Access
-from wan_ui.gateway.gateway import Gateway
-from wan_ui.gateway.hosts import Hosts
+from wan_ui.gateway.gateway import Gateway, Hosts
 from wan_ui.gateway.rules import ROUTES, RuleTable
 from wan_ui.view import collect_rules
 from wan_ui.views import VIEWS
@@ -83,7 +82,7 @@ HANDLERS = {
     "SystemHandlers.keep": "operator",
     "PageHandlers.open": "visitor",
     "PageHandlers.tick": "visitor",
-    "_make_generate.<locals>.generate": "visitor",
+    "add_api.<locals>.generate": "visitor",
     "FifthHandlers.act": "login",
     "FifthHandlers.look": "login",
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wan_ui.gateway.hosts import Hosts
+from wan_ui.gateway.gateway import Hosts
 
 NAMED = Hosts(["Studio.Example", "https://abc.gradio.live/", "0.0.0.0"])
 

@@ -1,6 +1,6 @@
 """Tests of opening a folder: only with a desktop, and the program gets only the folder as its argument."""
 
-from wan_ui.library import desktop
+from wan_ui.library import view as desktop
 
 
 def test_without_a_screen_or_an_opener_nothing_is_started(monkeypatch, tmp_path):

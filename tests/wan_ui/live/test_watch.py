@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from wan_ui.live.watch import TURN_SECONDS, UNSEEN_SECONDS, LiveWatcher
+from wan_ui.live.routes import TURN_SECONDS, UNSEEN_SECONDS, LiveWatcher
 
 
 def job(name: str, state: str = "running", is_open: bool = True) -> SimpleNamespace:

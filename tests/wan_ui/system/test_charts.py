@@ -4,7 +4,7 @@ import re
 
 from backend.engine.history import Sample
 from wan_ui.i18n.english import ENGLISH
-from wan_ui.system.charts import HEIGHT, WIDTH, charts_html
+from wan_ui.system.html import HEIGHT, WIDTH, charts_html
 
 
 def sample(age: float, **values) -> Sample:
