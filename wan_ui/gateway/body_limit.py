@@ -5,6 +5,7 @@ Gradio reads and parses a whole body before it checks the login. It limits only 
 
 import asyncio
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
@@ -26,6 +27,7 @@ SLOWEST_UPLOAD = 4_000  # smallest mean rate in bytes per second, after the firs
 _READ_ON = 10  # read up to ten times the limit before refusing: a caller who is cut off while sending never sees the response
 
 
+@dataclass
 class BodyLimit:
     """ASGI middleware that reads the whole body of each request, then passes the request on with the body as one message.
 
@@ -33,8 +35,9 @@ class BodyLimit:
     disconnect.
     """
 
-    def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:
-        self.app, self.most_bytes, self.seconds = app, most_bytes, seconds
+    app: ASGIApp
+    most_bytes: int = MOST_BYTES
+    seconds: float = BODY_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Literal
@@ -207,21 +207,18 @@ def has_free_space(folder: Path, least_free: int = LEAST_FREE) -> bool:
         return True  # the free space is unknown; if the disk is full, a later write reports it
 
 
+@dataclass
 class UploadLimit:
     """ASGI middleware that limits uploaded bytes per hour (429), and refuses uploads if the disk is almost full (507)."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        access: Access | None = None,
-        most_bytes: int = MOST_BYTES,
-        most_of_address: int = UPLOADED_BYTES.of_address,
-        most_in_all: int = UPLOADED_BYTES.in_all,
-        least_free: int = LEAST_FREE,
-    ) -> None:
-        self.app, self.access, self.least_free = app, access, least_free
-        self.most_bytes, self.most_of_address, self.most_in_all = most_bytes, most_of_address, most_in_all
-        self._sent: deque[tuple[float, int, str, str]] = deque()  # uploads of the last hour: time, bytes, visitor, address
+    app: ASGIApp
+    access: Access | None = None
+    most_bytes: int = MOST_BYTES
+    most_of_address: int = UPLOADED_BYTES.of_address
+    most_in_all: int = UPLOADED_BYTES.in_all
+    least_free: int = LEAST_FREE
+    # Uploads of the last hour: time, bytes, visitor, address
+    _sent: deque[tuple[float, int, str, str]] = field(default_factory=deque, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(("/upload", VIDEOS)):

@@ -153,14 +153,9 @@ def _insert_data_urls(given: Any, cut: dict[str, Any]) -> Any:
 
 
 async def _parse_form_body(request: Request, body: Path) -> tuple[dict[str, object], dict[str, UploadFile]]:
+    limits = {"max_files": len(FILES) + MOST_IMAGES, "max_fields": _MOST_FIELDS, "max_part_size": LARGEST_BODY}
     with body.open("rb") as file:
-        parser = MultiPartParser(
-            request.headers,
-            _read_pieces(file),
-            max_files=len(FILES) + MOST_IMAGES,
-            max_fields=_MOST_FIELDS,
-            max_part_size=LARGEST_BODY,
-        )
+        parser = MultiPartParser(request.headers, _read_pieces(file), **limits)
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError, ValueError) as error:
