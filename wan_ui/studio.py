@@ -39,6 +39,7 @@ from wan_ui.views import VIEWS
 
 log = logging.getLogger(__name__)
 
+CACHE_SECONDS = (3600, 24 * 3600)  # uploads are checked every hour and deleted after a day
 _CHANGES = "changes"  # key in `seen`: the engine's change count when the page was last updated
 
 
@@ -96,9 +97,6 @@ class PageHandlers:
 
 def view_names(views: Sequence[View], texts: Texts) -> Names:
     return [(view.key, getattr(texts, view.title)) for view in views]
-
-
-CACHE_SECONDS = (3600, 24 * 3600)  # uploads are checked every hour and deleted after a day
 
 
 def build_page(
