@@ -1,12 +1,10 @@
-"""One denoising step of a preset on this machine's devices, without a checkpoint: memory, predicted and measured seconds.
-
-The weights are artificial, so the result of the step is not checked.
-"""
+"""One denoising step of a preset on this machine's devices, without a checkpoint: memory, predicted and measured seconds. The
+weights are artificial, so the result of the step is not checked."""
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
@@ -20,7 +18,6 @@ from backend.models.model import Model
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import weight_bytes
 from backend.pipeline.warm_up import calls
-from backend.runtime.kernel_fallbacks import KernelFallbacks
 from backend.runtime.program import Compilation, Program, compile_now, compile_with
 from backend.runtime.work import Call
 from backend.schemas.check import Check
@@ -33,46 +30,24 @@ RUNS = 3
 SMALLER = "use a smaller preset; `python app.py check-tpu` shows what fits on a slice"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The compiled step with the shapes of its arguments. `predicted_seconds` has the value None without a prediction."""
-
-    call: Call
-    predicted_seconds: float | None
-
-
-@dataclass
-class _Kept:
-    """A lowered program that stores its compiled program. `compile` leaves out options that the compiler refuses."""
-
-    name: str
-    lowered: jax.stages.Lowered
-    fallbacks: KernelFallbacks
-    compiled: jax.stages.Compiled | None = None
-
-    def compile(self, compiler_options: dict[str, Any]) -> jax.stages.Compiled:
-        self.compiled = compile_with(self.lowered, compiler_options, self.fallbacks)
-        return self.compiled
-
-
 class KeepingInspector(Inspector):
-    """An `Inspector` that returns the compiled programs, so that they can run on the devices of this machine.
-
-    Like every `Inspector`, it stores the costs of each program.
-    """
+    """An `Inspector` that also returns the compiled programs, so that they can run on the devices of this machine."""
 
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
-        """Compile the program and store its costs."""
-        kept = _Kept(program.name, lowered, program.layout.runtime.fallbacks)
-        super().__call__(program, cast(jax.stages.Lowered, kept))  # `Inspector` calls only `kept.compile`
-        return Compilation(kept.compiled)
+        compiled: list[jax.stages.Compiled] = []
+
+        def compile_without_refused(options: dict[str, Any]) -> jax.stages.Compiled:
+            compiled.append(compile_with(lowered, options, program.layout.runtime.fallbacks))
+            return compiled[-1]
+
+        only_compiles = SimpleNamespace(compile=compile_without_refused)  # `Inspector` calls nothing else
+        super().__call__(program, cast(jax.stages.Lowered, only_compiles))
+        return Compilation(compiled[-1] if compiled else None)
 
 
 def check_step(preset: Preset, memory: int | None, tell: Callable[[str], None]) -> Iterator[Check]:
-    """Check whether the preset's weights fit, and measure one step on all devices. Stop after the first fault.
-
-    `memory` is the number of bytes of a device, or None if the devices do not report it.
-    """
+    """Check whether the preset's weights fit, and measure one step on all devices. Stop after the first fault. `memory` is the
+    number of bytes of a device, None if the devices do not report it."""
     devices, request = jax.devices(), example_request(preset)
     family, _ = find_family(preset)
     flops = family.step_flops(preset.network_configs(), request, request.num_branches).total
@@ -99,7 +74,7 @@ def check_step(preset: Preset, memory: int | None, tell: Callable[[str], None]) 
 
 
 def check_weights(name: str, needed: int, room: int | None) -> Check:
-    """Check whether weights of `needed` bytes on each device fit into the device's memory of `room` bytes."""
+    """Check whether weights of `needed` bytes fit into a device's memory of `room` bytes."""
     if room is None:
         return Check(name="memory", state="skipped", found="the devices do not report their memory")
     found = f"the weights of {name} take {needed / GIB:.2f} of {room / GIB:.1f} GiB on each device"
@@ -111,36 +86,29 @@ def check_weights(name: str, needed: int, room: int | None) -> Check:
 def time_step(model: Model, request: GenerationRequest, inspector: Inspector | None, chip: Chip | None) -> Check:
     """Measure one step, or report why it does not run. With an `inspector`, also report the predicted seconds."""
     try:
-        prepared = _compile_step(model, request, inspector)
-        if prepared is None:
-            assert inspector is not None and chip is not None, "only an inspector can find that the step does not fit"
-            needed = inspector.costs[STEP]["hbm_bytes_per_device"] / GIB
+        call = next(call for call in calls(model, request) if call.program.key == STEP)
+        call.program.prepare(*call.arguments)
+        cost = {} if inspector is None else inspector.costs[STEP]
+        if not cost.get("fits", True):
+            assert chip is not None, "only an inspector can find that the step does not fit"
+            needed = cost["hbm_bytes_per_device"] / GIB
             found = f"one step needs {needed:.1f} GiB on each device, which has {chip.hbm_bytes / GIB:.0f}"
             return Check(name="one step", state="fault", found=found, fix=SMALLER)
-        seconds = min(_run(prepared.call) for _ in range(RUNS))
+        seconds = min(_run(call) for _ in range(RUNS))
     except Exception as error:  # any error of the compiler or chip is a finding
         is_short = "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
         found = one_line(f"{type(error).__name__}: {error}")[:400]
         return Check(name="one step", state="fault", found=found, fix=SMALLER if is_short else REPORT)
-    predicted = prepared.predicted_seconds
+    predicted = cost.get("predicted_seconds")
     beside = "nothing is predicted for these devices" if predicted is None else f"predicted {predicted:.3g} s"
     size = f"{request.width}x{request.height}, {request.num_frames} frames"
     return Check(name="one step", state="ok", found=f"{request.preset}, {size}: measured {seconds:.3g} s, {beside}")
 
 
-def _compile_step(model: Model, request: GenerationRequest, inspector: Inspector | None) -> Prepared | None:
-    """Compile the step. None if it does not fit into the memory."""
-    call = next(call for call in calls(model, request) if call.program.key == STEP)
-    call.program.prepare(*call.arguments)
-    cost = {} if inspector is None else inspector.costs[STEP]
-    return Prepared(call=call, predicted_seconds=cost.get("predicted_seconds")) if cost.get("fits", True) else None
-
-
 def _run(call: Call) -> float:
     """Return the seconds of one run. Each run creates new arguments, because the program overwrites some arguments."""
-    arguments = jax.block_until_ready(
-        jax.tree.map(lambda leaf: _make_fill(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments)
-    )
+    arguments = jax.tree.map(lambda leaf: _make_fill(leaf.shape, leaf.dtype, leaf.sharding)(), call.arguments)
+    jax.block_until_ready(arguments)
     started = time.perf_counter()
     jax.block_until_ready(call.program(*arguments))
     return time.perf_counter() - started
@@ -148,11 +116,8 @@ def _run(call: Call) -> float:
 
 @cache
 def _make_fill(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> Callable[[], jax.Array]:
-    """Return a function that creates an array with this sharding.
-
-    Floating-point arrays contain sine waves of small amplitude, other arrays zeros. Floating-point zeros would select the slow
-    form of the attention, the online softmax.
-    """
+    """Return a function that creates an array with this sharding: sine waves of small amplitude, or zeros if the dtype is not
+    floating-point. Floating-point zeros would select the slow form of the attention, the online softmax."""
 
     def fill() -> jax.Array:
         if not jnp.issubdtype(dtype, jnp.floating):
