@@ -19,8 +19,7 @@ from backend.schemas.worker import Hosts
 from backend.settings import from_environment
 from backend.shares import Share
 from backend.workers.messages import JobEvent, Message, Run, decode_message, encode_message
-from backend.workers.process import WorkerPlan, WorkerProcess
-from backend.workers.stale_processes import kill_stale_workers
+from backend.workers.process import WorkerPlan, WorkerProcess, kill_stale_workers
 
 FOLDER = "cluster"
 _WAIT_SECONDS = 1.0  # the longest time that `fetch_batch` waits for a message or file

@@ -44,7 +44,7 @@ from backend.schemas.upscaling import upscaler_name
 from backend.schemas.worker import WorkerStatus
 from backend.settings import from_environment
 from backend.worker_pool.nodes import Cluster
-from backend.workers.stale_processes import kill_stale_workers
+from backend.workers.process import kill_stale_workers
 from presets import Preset, list_variants
 
 # After its start, the engine reads the requests of the last `_MOST_RECENT_JOBS` videos. Idle workers compile the programs of at

@@ -18,14 +18,9 @@ releases the number is an estimate."""
 
 @dataclass(frozen=True, kw_only=True)
 class BadVersions:
-    """Versions that fail together.
-
-    Attributes:
-        versions: for each package and for "python", the first bad version and the first good version after it. "" means no limit.
-            A package that is not installed is not bad.
-        reason: what happens with these versions.
-        chip: the only TPU generation on which these versions fail, such as "v5e". "" for all generations.
-    """
+    """Versions that fail together. `versions` has, for each package and for "python", the first bad version and the first good
+    version after it, "" for no limit. A package that is not installed is not bad. `chip` is the only bad TPU generation, or
+    ""."""
 
     versions: Mapping[str, tuple[str, str]]
     reason: str
@@ -33,10 +28,8 @@ class BadVersions:
 
 
 def _with_old_libtpu(jax: str, next_jax: str) -> BadVersions:
-    """Return the libtpu versions that are too old for this jax, because they are more than about a month older.
-
-    Source: jax 0.10.2, jax/_src/pallas/mosaic/lowering.py, which compares the date of libtpu's build with a date in the code.
-    """
+    """Return the libtpu versions that are more than about a month older than this jax. Source: jax 0.10.2,
+    jax/_src/pallas/mosaic/lowering.py, which compares the date of libtpu's build with a date in the code."""
     first, second, third = parse_version(RELEASED_WITH[jax])
     least = f"{first}.{second}.{third - OLDER_VERSIONS}"
     reason = f"libtpu is more than about a month older than jax, which then refuses our kernels; take {least} or newer"
@@ -72,7 +65,7 @@ BAD_VERSIONS = (
 
 
 def find_bad_versions(installed: Mapping[str, str], chip: str) -> BadVersions | None:
-    """Return the first row of `BAD_VERSIONS` that the installed versions and the TPU generation match, None if no row matches."""
+    """Return the first row of `BAD_VERSIONS` that the installed versions and the TPU generation match."""
 
     def is_bad(name: str, first: str, next_good: str) -> bool:
         version = parse_version(installed.get(name, ""))

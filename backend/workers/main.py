@@ -1,8 +1,4 @@
-"""Run a worker process: parse its arguments, open its pipes, and run its main loop.
-
-`backend.workers.process` starts this module as `python -m backend.workers.main`. The process ends when the pipe to the engine
-closes.
-"""
+"""Run a worker process (`python -m backend.workers.main`), until the pipe to the engine closes."""
 
 import argparse
 import faulthandler
@@ -38,7 +34,6 @@ def open_channel() -> Channel:
 
 
 def main() -> None:
-    """Run one worker until its engine ends."""
     hide_unused_libraries()
     parser = argparse.ArgumentParser(prog="backend.workers.main", description="Started by the engine, not by hand.")
     parser.add_argument("--preset", required=True, help="the preset to load first")

@@ -16,8 +16,7 @@ from backend.schemas.worker import CacheAction, WorkerFacts, WorkerStatus
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Tells a worker to start this job, whose files are in this folder. An instant draft ends with `DraftFinished`. The worker
-    deletes the draft's folder."""
+    """Tells a worker to start this job in this folder. It deletes the folder of an instant draft at the end."""
 
     job_id: str
     request: GenerationRequest
@@ -35,25 +34,19 @@ class Begin:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Tells a worker to stop this job."""
-
     job_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddCue:
-    """Sends a worker a new prompt or action for a live video."""
-
     job_id: str
     cue: Cue
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectModels:
-    """Tells a worker which checkpoints' models the queued jobs need, the next job's model first.
-
-    If `preset` is set, the worker must load the preset's model while the current job runs.
-    """
+    """Tells a worker which checkpoints' models the queued jobs need, the next job's model first. If `preset` is set, the worker
+    must load the preset's model while the current job runs."""
 
     models: list[str]
     preset: str | None = None
@@ -91,30 +84,22 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Reports a worker's current state."""
-
     status: WorkerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Reports a worker's devices, models and compiled shapes."""
-
     facts: WorkerFacts
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvent:
-    """Reports an event of a worker's job."""
-
     job_id: str
     event: Event
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exiting:
-    """Reports why a worker is about to end."""
-
     reason: str
 
 
@@ -152,8 +137,6 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """Tells a member why it is refused."""
-
     reason: str
 
 
@@ -171,10 +154,8 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class RunWithFiles:
-    """Tells a member to start this job. The files follow the message.
-
-    `names` are the files' paths in the job's folder. `inputs` are the names of the request's inputs, by role.
-    """
+    """Tells a member to start this job. The files follow the message: `names` are their paths in the job's folder, `inputs` the
+    names of the request's inputs, by role."""
 
     job_id: str
     request: GenerationRequest
@@ -185,8 +166,6 @@ class RunWithFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """Reports that a member's process has ended with this code."""
-
     code: int
 
 
@@ -207,26 +186,19 @@ _CODECS = {  # (encoder, decoder) by field name; other fields are plain JSON
 
 
 def encode_message(message: Message) -> dict[str, Any]:
-    """Convert the message to plain values, for `decode_message`."""
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     written = {name: _CODECS[name][0](value) if name in _CODECS else value for name, value in values.items()}
     return {"type": type(message).__name__} | written
 
 
 def decode_message(data: dict[str, Any]) -> Message:
-    """Convert the plain values from `encode_message` to the message.
-
-    Raises: ValueError, TypeError or LookupError for other values.
-    """
+    """Invert `encode_message`. Raises: ValueError, TypeError or LookupError for other values."""
     values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in data.items() if name != "type"}
     return _TYPES[data["type"]](**values)
 
 
 class Channel:
-    """One end of the pipes between the engine and its worker: one JSON object per line.
-
-    Several threads may send, only one may receive.
-    """
+    """One end of the pipes between the engine and its worker: one JSON object per line. Only one thread may receive."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]):
         self._incoming, self._outgoing = incoming, outgoing
@@ -251,7 +223,6 @@ class Channel:
             yield decode_message(json.loads(line))
 
     def close(self) -> None:
-        """Close both directions."""
         for stream in (self._outgoing, self._incoming):
             try:
                 stream.close()

@@ -1,12 +1,10 @@
-"""Load, replace and prepare the model that a worker uses. Reports the progress of loading to the waiting jobs."""
-
-from __future__ import annotations
+"""Load, replace and prepare the model that a worker uses, and report the worker's status, facts and job events to its engine."""
 
 import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.errors import DeviceError, KernelRefused, ModelError, StudioError, is_memory_short, one_line
 from backend.pipeline.live_events import stop_when
@@ -14,78 +12,90 @@ from backend.schemas.events import Compiling, Event, Loading, Rate
 from backend.schemas.request import GenerationRequest, example_request
 from backend.schemas.settings import find_preset
 from backend.schemas.shape import Shape
-from backend.schemas.worker import CacheAction, UnusedAccelerator, WorkerFacts
-from backend.workers.failures import failure_outcome
-from backend.workers.multihost_sync import MultihostSync
+from backend.schemas.worker import CacheAction, UnusedAccelerator, WorkerFacts, WorkerState, WorkerStatus
+from backend.workers.messages import Channel, Facts, JobEvent, Status
+from backend.workers.multihost_sync import FAILED, MultihostSync
 from backend.workers.pipeline import Pipeline
-from backend.workers.prefetch import Prefetch
-from backend.workers.reports import Reports
+from backend.workers.prefetch import Key, Prefetch, Report
 from presets import Preset
-
-if TYPE_CHECKING:
-    from backend.pipeline.loaded import LoadedModel
-    from backend.pipeline.model_cache import Key
-    from backend.pipeline.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
 
-class WorkerModel:
-    """The model in use and the pipeline that runs it. The pipeline may cache other models.
+class Reports:
+    """Sends reports from any thread. While the worker waits for other hosts, the last status is repeated to show progress."""
 
-    The argument `model` is a checkpoint that replaces the presets' checkpoints. `jobs` returns the ids of the worker's jobs,
-    without cancelled jobs.
-    """
+    def __init__(self, channel: Channel, sync: MultihostSync | None):
+        self.channel, self.sync = channel, sync
+        self._status: WorkerStatus | None = None
+
+    def send_status(self, state: WorkerState, detail: str) -> None:
+        self._status = WorkerStatus(state=state, detail=detail)
+        self.channel.send(Status(status=self._status))
+
+    def send_event(self, job_id: str, event: Event) -> None:
+        self.channel.send(JobEvent(job_id=job_id, event=event))
+
+    def decide(self, what: str, value: object) -> Any:
+        """See `MultihostSync.decide`."""
+        return value if self.sync is None else self.sync.decide(what, value)
+
+    def gather(self, what: str, value: str = "") -> list[str]:
+        """Return the values of all hosts. See `MultihostSync.gather`."""
+        return [value] if self.sync is None else self.sync.gather(what, value, self._repeat_status)
+
+    def _repeat_status(self) -> None:
+        if self._status is not None:
+            self.channel.send(Status(status=self._status))
+
+
+class WorkerModel:
+    """The model in use and the pipeline that runs it. The argument `model` is a checkpoint that replaces the presets'
+    checkpoints. `jobs` returns the ids of the worker's jobs, without cancelled jobs."""
 
     def __init__(
-        self,
-        import_pipeline: Callable[[], Pipeline],
-        model: str | None,
-        reports: Reports,
-        sync: MultihostSync | None,
-        jobs: Callable[[], list[str]],
+        self, import_pipeline: Callable[[], Pipeline], model: str | None, reports: Reports, jobs: Callable[[], list[str]]
     ):
         self._import_pipeline, self._model = import_pipeline, model
-        self._reports, self._sync, self._jobs = reports, sync, jobs
+        self._reports, self._sync, self._jobs = reports, reports.sync, jobs
         self.pipeline: Pipeline | None = None
         self.loaded: Any = None  # the result of the pipeline's `load`
         self.can_serve = False  # False if all requests are expected to fail
         self.rates: dict[str, Rate] = {}  # the last video's arithmetic speed by stage
         self._source: tuple[str, str] | None = None  # the checkpoint and the weight format of the model in use
         self._unused: UnusedAccelerator | None = None
-        self._warm: set[Shape] = set()  # shapes with all programs compiled
+        self.warm: set[Shape] = set()  # shapes with all programs compiled
         self._prefetch: Prefetch | None = None  # loads the model of the next job
         self._prefetch_lock = threading.Lock()
         self._next_preset: str | None = None
 
     @property
     def started(self) -> Pipeline:
-        """The pipeline, after `start`."""
         assert self.pipeline is not None, "`start` comes first"
         return self.pipeline
 
     def shape_for(self, request: GenerationRequest) -> Shape:
-        """Return the shape of the request, which selects the programs to compile."""
         return Shape.from_request(request, self._model)
-
-    def mark_warm(self, request: GenerationRequest) -> None:
-        """Record that all programs of this request are compiled."""
-        self._warm.add(self.shape_for(request))
 
     def load(
         self, preset: Preset, is_stopped: Callable[[], bool] = lambda: False, request: GenerationRequest | None = None
     ) -> None:
-        """Use the preset's model from now on. Load the model unless it is cached.
-
-        The programs of `request` are compiled while the model loads. Other models are unloaded if memory is short. With several
-        hosts `is_stopped` is ignored, because the hosts would stop at different places. Raises: Stopped about a second after
-        `is_stopped` returns True.
-        """
+        """Use the preset's model from now on. Load it unless it is cached, while the programs of `request` are compiled. Other
+        models are unloaded if memory is short. With several hosts `is_stopped` is ignored, because the hosts would stop at
+        different places. Raises: Stopped about a second after `is_stopped` returns True."""
         wanted = self._key(preset)
         self.start()
         report = stop_when(is_stopped, self._report) if self._sync is None else self._report
-        self._finish_prefetch(wanted, self.shape_for(request) if request else None, report)
-        if self._use_cached(wanted):
+        with self._prefetch_lock:
+            fetch, self._prefetch = self._prefetch, None
+        if fetch is not None and fetch.key == wanted:
+            fetch.wait(self.shape_for(request) if request else None, report)
+        elif fetch is not None:
+            fetch.abandon()
+        if not self.started.keeps_models:
+            if self._source == wanted:
+                return
+        elif self._use_cached(wanted):
             return
         self._reports.send_status("loading", f"Loading {preset.title}")
         files = self.started.check(preset, self._model, report)
@@ -94,16 +104,14 @@ class WorkerModel:
         self.loaded = self._source = None
         self.loaded = self._load_with_retry(preset, report, files, request)
         self._source, self.can_serve = wanted, True
-        self._warm = {shape for shape in self._warm if shape.model != wanted[0]}
+        self.warm = {shape for shape in self.warm if shape.model != wanted[0]}
         self.report_facts()
 
     def _key(self, preset: Preset) -> Key:
         return self._model or preset.model_source, preset.weight_format
 
     def _use_cached(self, wanted: Key) -> bool:
-        """Use this model from now on if all hosts have it in use or cached. Return False if it must be loaded."""
-        if not self.started.keeps_models:
-            return self._source == wanted
+        """Use this model from now on if all hosts have it cached. Return False if it must be loaded."""
         if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
             self._reports.send_status("loading", "Restoring a cached model")
         kept = self.started.model_cache.activate(wanted)
@@ -116,9 +124,7 @@ class WorkerModel:
             self.report_facts()
         return True
 
-    def _load_with_retry(
-        self, preset: Preset, report: Callable[[Event], None], files: ModelFiles, request: GenerationRequest | None
-    ) -> LoadedModel:
+    def _load_with_retry(self, preset: Preset, report: Report, files: Any, request: GenerationRequest | None) -> Any:
         """Load the model. If memory is short, unload the cached models and try again."""
         try:
             return self.started.load(preset, self._model, report, files=files, request=request)
@@ -129,27 +135,22 @@ class WorkerModel:
         return self.started.load(preset, self._model, report, files=files, request=request)
 
     def unload_idle(self) -> bool:
-        """Unload the cached models that are not in use. Return whether any model was unloaded.
-
-        With several hosts, do nothing: one host must not decide alone.
-        """
+        """Unload the cached models that are not in use. Return whether any was unloaded. With several hosts, do nothing: one host
+        must not decide alone."""
         if self.pipeline is None or self._sync is not None or not self.pipeline.model_cache.unload_idle():
             return False
         self.report_facts()
         return True
 
     def expect_models(self, models: Sequence[str], preset: str | None) -> None:
-        """Record the checkpoints that queued jobs need.
-
-        Start to load the model of `preset`. The current model stays loaded.
-        """
+        """Record the checkpoints that queued jobs need, and start to load the model of `preset` beside the current model."""
         self._next_preset = preset
         if self.pipeline is not None:
             self.started.model_cache.set_expected(models)
             self.prefetch_next()
 
     def prefetch_next(self) -> None:
-        """Start to load the model that the next job needs, unless that model is cached or the current model is still loading."""
+        """Start to load the model that the next job needs, unless it is cached or the current model is still loading."""
         name = self._next_preset
         if name is None or not self._may_prefetch:
             return
@@ -162,37 +163,34 @@ class WorkerModel:
     def prepare_for(self, request: GenerationRequest) -> None:
         """Prepare for this request while the worker is idle: load its model, if memory suffices, and compile its programs."""
         shape = self.shape_for(request)
-        if not self._may_prefetch or shape in self._warm:
+        if not self._may_prefetch or shape in self.warm:
             return
         preset = request.resolved_preset
         key, model_cache = self._key(preset), self.started.model_cache
 
-        def load(tell: Callable[[Event], None]) -> None:
-            if model_cache.peek(key) is None:
-                self._prefetch_model(preset, tell)
-
-        def compile_ahead(tell: Callable[[Event], None]) -> None:
+        def compile_ahead(tell: Report) -> None:
             loaded = model_cache.peek(key)
             if loaded is None:  # it was unloaded to free memory for another model
                 return
             for event in self.started.warm_up(loaded, request):
                 tell(event)
-            self.mark_warm(request)
+            self.warm.add(shape)
             self.report_facts()
 
-        self._start_prefetch(key, shape, load, compile_ahead)
+        self._start_prefetch(key, shape, functools.partial(self._prefetch_model, preset), compile_ahead)
 
     @property
     def _may_prefetch(self) -> bool:
-        """True if another model may be loaded next to the model in use. False with several hosts, which do not prefetch."""
+        """True if another model may be loaded next to the model in use, which several hosts do not do."""
         return self._source is not None and self._sync is None and self.started.keeps_models
 
-    def _prefetch_model(self, preset: Preset, tell: Callable[[Event], None]) -> None:
-        files = self.started.check(preset, self._model, tell)
-        self.started.load(preset, self._model, tell, files=files, is_used=False)
-        self.report_facts()
+    def _prefetch_model(self, preset: Preset, tell: Report) -> None:
+        if self.started.model_cache.peek(self._key(preset)) is None:
+            files = self.started.check(preset, self._model, tell)
+            self.started.load(preset, self._model, tell, files=files, is_used=False)
+            self.report_facts()
 
-    def _start_prefetch(self, key: Key, shape: Shape | None, *work: Callable[[Callable[[Event], None]], None]) -> None:
+    def _start_prefetch(self, key: Key, shape: Shape | None, *work: Callable[[Report], None]) -> None:
         with self._prefetch_lock:
             if shape is not None and self._jobs():  # a job has arrived, and its `load` abandons the prefetch
                 return
@@ -202,15 +200,6 @@ class WorkerModel:
                     return
                 before.abandon()
             self._prefetch = Prefetch(key, work[0], shape, *work[1:])
-
-    def _finish_prefetch(self, wanted: Key, shape: Shape | None, report: Callable[[Event], None]) -> None:
-        """Wait for a running prefetch of this model, and for its programs if they have this shape. Abandon any other prefetch."""
-        with self._prefetch_lock:
-            fetch, self._prefetch = self._prefetch, None
-        if fetch is not None and fetch.key == wanted:
-            fetch.wait(shape, report)
-        elif fetch is not None:
-            fetch.abandon()
 
     def manage(self, model: str, how: CacheAction) -> None:
         """Apply the operator's choice for a cached model. A model in use is not unloaded."""
@@ -234,42 +223,40 @@ class WorkerModel:
 
     def warm_up(self, preset: Preset) -> None:
         """Compile the preset's shapes ahead. Reload the model without refused kernels. Stop as soon as a job waits."""
+        request = example_request(preset)
         while True:
             try:
-                return self._warm_up(example_request(preset))
+                self._reports.send_status("warming", "Compiling before the first video")
+                for event in self.started.warm_up(self.loaded, request):
+                    # Only the hosts that have a program's file report that it was loaded, so that event must not start a sync.
+                    if not (isinstance(event, Compiling) and event.is_loaded):
+                        if self._reports.decide("waiting", bool(self._jobs())):
+                            return
+                    if isinstance(event, Compiling):
+                        detail = f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}"
+                        self._reports.send_status("warming", detail)
+                return self.warm.add(self.shape_for(request))
             except KernelRefused as refused:
                 self.reload_without_kernel(refused, preset)
-
-    def _warm_up(self, request: GenerationRequest) -> None:
-        self._reports.send_status("warming", "Compiling before the first video")
-        for event in self.started.warm_up(self.loaded, request):
-            if not is_from_file(event):
-                has_job = bool(self._jobs())
-                if has_job if self._sync is None else self._sync.decide("waiting", has_job):
-                    return
-            if isinstance(event, Compiling):
-                detail = f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}"
-                self._reports.send_status("warming", detail)
-        self.mark_warm(request)
 
     def report_facts(self) -> None:
         """Send the `WorkerFacts`. Their `warm` shapes are only the shapes of models that are still loaded or cached."""
         kept = self.started.model_cache.list_models()
         models = {model.model for model in kept} | ({self._source[0]} if self._source else set())
-        self._warm = {shape for shape in self._warm if shape.model in models}
+        self.warm = {shape for shape in self.warm if shape.model in models}
         facts = WorkerFacts(
             devices=tuple(self.started.device_facts()),
             model=self._source[0] if self._source else None,
             cached_models=kept,
             cached_bytes=self.started.model_cache.count_bytes(),
-            warm=frozenset(self._warm),
+            warm=frozenset(self.warm),
             versions=getattr(self.loaded, "versions", {}),
             refused=self.started.refusals(),
             notice=self._unused,
             rates=self.rates,
             can_prepare=self._may_prefetch,
         )
-        self._reports.send_facts(facts)
+        self._reports.channel.send(Facts(facts=facts))
 
     def start(self) -> None:
         """Import the pipeline and initialize the devices, once. Raises: DeviceError."""
@@ -283,7 +270,7 @@ class WorkerModel:
             self._unused = pipeline.find_unused(error)
             if self._unused is None:
                 raise
-            self._reports.send_facts(WorkerFacts(notice=self._unused))
+            self._reports.channel.send(Facts(facts=WorkerFacts(notice=self._unused)))
             raise DeviceError(self._unused.found, fix=self._unused.fix) from error
         pipeline.disable_crashed_kernels(lambda own: self._reports.gather("without", own))
         self.pipeline, self.can_serve = pipeline, self._model is None
@@ -291,24 +278,16 @@ class WorkerModel:
     def _report(self, event: Event) -> None:
         """Report the progress of loading, as the worker's status and as an event of each waiting job."""
         if isinstance(event, Loading):
-            self._reports.send_status("loading", f"Loading {event.what}{_progress_text(event)}")
+            done, total, speed = event.bytes_done, event.bytes_total, event.bytes_per_second
+            pace = f", {speed / 1e6:.1f} MB/s, {(total - done) / speed:.0f} s left" if speed else ""
+            progress = f" ({done / 1e6:.0f} of {total / 1e6:.0f} MB{pace})" if total else ""
+            self._reports.send_status("loading", f"Loading {event.what}{progress}")
         elif isinstance(event, Compiling):  # the weights are loaded, but the programs are not all compiled
             self._reports.send_status("warming", f"Compiling {event.what}")
         for job_id in self._jobs():
             self._reports.send_event(job_id, event)
 
 
-def is_from_file(event: Event) -> bool:
-    """Return whether the event reports a compiled program that was read from a file.
-
-    Only the hosts that have the file report this event, so the event must not start a multihost sync.
-    """
-    return isinstance(event, Compiling) and event.is_loaded
-
-
-def _progress_text(event: Loading) -> str:
-    if not event.bytes_total:
-        return ""
-    speed, left = event.bytes_per_second, event.bytes_total - event.bytes_done
-    pace = f", {speed / 1e6:.1f} MB/s, {left / speed:.0f} s left" if speed else ""
-    return f" ({event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB{pace})"
+def failure_outcome(error: Exception) -> str:
+    """Return a text for `gather` that is equal on all hosts if the same kind of error occurred on all hosts."""
+    return f"{FAILED}{type(error).__name__}"

@@ -1,8 +1,5 @@
-"""Synchronize the processes of a multihost worker: the first host decides, the others follow, and all wait for each other.
-
-Everything that determines the next program must be equal on all hosts. A value that only one host knows, such as a cancel,
-goes through `decide`, which all hosts call in the same order. `gather` is a barrier for all hosts.
-"""
+"""Synchronize the processes of a multihost worker. Everything that determines the next program must be equal on all hosts. A
+value that only one host knows, such as a cancel, goes through `decide`, which all hosts call in the same order."""
 
 import queue
 from collections.abc import Callable
@@ -16,10 +13,7 @@ _SECONDS_BETWEEN_REPORTS = 5.0
 
 
 class MultihostSync:
-    """Synchronizes this process with the processes of the other hosts.
-
-    Each process has one `MultihostSync`. They exchange messages through the first host's hub (`backend.multihost.transport`).
-    """
+    """Synchronizes this process with the others, through the first host's hub (`backend.multihost.transport`)."""
 
     def __init__(self, index: int, channel: Channel):
         self._is_first, self._channel = index == 0, channel
@@ -27,10 +21,8 @@ class MultihostSync:
         self._gathered: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def decide(self, what: str, value: object) -> Any:
-        """Return the first host's `value` (JSON) on all hosts. The first host does not wait.
-
-        `what` names the decision. Raises: RuntimeError if `what` differs between hosts.
-        """
+        """Return the first host's `value` (JSON) on all hosts. The first host does not wait. Raises: RuntimeError if `what`, the
+        name of the decision, differs between hosts."""
         if self._is_first:
             self._channel.send(Decide(what=what, value=value))
             return value
@@ -40,11 +32,8 @@ class MultihostSync:
         return message.value
 
     def gather(self, what: str, value: str, waiting: Callable[[], object] = lambda: None) -> list[str]:
-        """Wait until all hosts call this, then return their values in host order.
-
-        `what` names the barrier or the outcome of a job. If `what` differs between hosts, all processes are ended.
-        `waiting` is called every few seconds during the wait.
-        """
+        """Wait until all hosts call this, then return their values in host order. `what` names the barrier or the outcome of a
+        job. If it differs between hosts, all processes are ended. `waiting` is called every few seconds during the wait."""
         self._channel.send(Gather(what=what, value=value))
         while True:
             try:
@@ -53,7 +42,7 @@ class MultihostSync:
                 waiting()
 
     def handle(self, message: Decide | Gathered) -> None:
-        """Handle a message from the first host's hub. The thread that reads messages calls this method."""
+        """Handle a message from the first host's hub, in the thread that reads messages."""
         if isinstance(message, Decide):
             self._decided.put(message)
         else:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from backend.schemas.events import Event, Proposal
 from backend.schemas.prompt_cues import Cue
@@ -23,25 +23,6 @@ if TYPE_CHECKING:
     from backend.pipeline.model_files import ModelFiles
 
 
-class Load(Protocol):
-    """The function that reads a model. See `backend.pipeline.load.load`."""
-
-    def __call__(
-        self,
-        preset: Preset,
-        model: str | None,
-        on_event: Callable[[Event], None],
-        *,
-        files: ModelFiles | None = None,
-        request: GenerationRequest | None = None,
-        is_used: bool = True,
-    ) -> LoadedModel:
-        """Load the model of the checkpoint `model`, by default of the preset's checkpoint. `files` is the result of `check`.
-
-        The programs of `request` are prepared while the model loads. If `is_used` is false, the current model stays in use.
-        """
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The functions of the pipeline that a worker calls.
@@ -53,14 +34,11 @@ class Pipeline:
         disable_crashed_kernels: disables the kernels that crashed an earlier process on any host. Its argument is a function that
             exchanges this host's list of such kernels for the merged list of all hosts.
         forget_running_kernels: is called before the process ends on request, so that a running kernel does not count as crashed.
-        suggest_smaller_requests: returns settings that fit into memory, for a request that does not. Reports each compilation
-            before it starts.
-        model_cache: the models that `load` caches.
         keeps_models: False if `model_cache` is always empty.
     """
 
     check: Callable[[Preset, str | None, Callable[[Event], None]], ModelFiles]
-    load: Load
+    load: Callable[..., LoadedModel]  # `backend.pipeline.load.load` with its options bound
     warm_up: Callable[[LoadedModel, GenerationRequest], Generator[Event]]
     generate: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool]], Generator[Event]]
     live: Callable[[GenerationRequest, LoadedModel, Path, Callable[[], bool], Callable[[], list[Cue]]], Generator[Event]]
@@ -76,7 +54,7 @@ class Pipeline:
 
 
 def import_ahead(module: str | None) -> None:
-    """Import the modules that `import_pipeline` needs and the networks of all model families. Does not initialize devices."""
+    """Import the modules that `import_pipeline` needs and the networks of all model families, without the devices."""
     if module is not None:
         importlib.import_module(module)
         return
@@ -95,14 +73,9 @@ def import_pipeline(
     resident_gb: tuple[float | None, float | None] = (None, None),
     **options: Any,
 ) -> Pipeline:
-    """Import the pipeline and bind its options, or import a module with the same functions for tests.
-
-    Args:
-        profile: a folder for traces, and the steps to trace, such as "3-5".
-        place: the place of this process in a group of hosts. If given, the process joins the group.
-        resident_gb: the most gigabytes of cached models, on the devices and in host memory.
-        options: further options of `backend.pipeline.load.load`.
-    """
+    """Import the pipeline and bind its options, or import a module with the same functions for tests. `profile` is a folder for
+    traces, and the steps to trace, such as "3-5". With `place`, the process joins a group of hosts. `resident_gb` are the most
+    gigabytes of cached models, on the devices and in host memory. `options` are for `backend.pipeline.load.load`."""
     if module is not None:
         stand_in = importlib.import_module(module)
         return Pipeline(**{one.name: getattr(stand_in, one.name) for one in fields(Pipeline)})

@@ -1,7 +1,4 @@
-"""Load a model that will be needed, and compile its programs, while the worker generates.
-
-This runs in a thread that gets only idle processor time, so the steps of the current video do not become slower.
-"""
+"""Load a model that will be needed, and compile its programs, with idle processor time while the worker generates."""
 
 import contextlib
 import logging
@@ -20,10 +17,8 @@ Key = tuple[str, str]
 
 
 class Prefetch:
-    """Loads a model and then compiles the programs of `shape`, if given, in a thread.
-
-    `load` and `compile_ahead` get a function, and must call it with each event. Events go to the listener of `wait`.
-    """
+    """Loads a model and then compiles the programs of `shape`, if given, in a thread. `load` and `compile_ahead` get a function,
+    and must call it with each event. Events go to the listener of `wait`."""
 
     def __init__(
         self,
@@ -42,20 +37,17 @@ class Prefetch:
 
     @property
     def is_running(self) -> bool:
-        """True while the model loads or programs compile."""
         return self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Stop the loading and wait about a second for its end. A running compilation continues, and its end is not awaited."""
+        """Stop the loading and wait about a second for its end. A running compilation continues."""
         self._is_stopped.set()
         while self._thread.is_alive() and not self._is_compiling.wait(0.01):
             pass
 
     def wait(self, shape: Shape | None, listener: Report) -> None:
         """Wait until the model is loaded. Also wait for its programs if they are for `shape`, else abandon their compilation.
-
-        Events go to the listener from now on. Raises: any exception of the listener.
-        """
+        Events go to the listener from now on. Raises: any exception of the listener."""
         self._listener = listener
         while self._thread.is_alive() and not self._is_loaded.wait(0.01):
             pass
@@ -67,6 +59,8 @@ class Prefetch:
             raise self._error
 
     def _report(self, event: Event) -> None:
+        if self._is_loaded.is_set():
+            self._is_compiling.set()
         if self._is_stopped.is_set():
             raise Stopped
         if self._listener is not None:
@@ -76,18 +70,14 @@ class Prefetch:
                 self._error = error
                 raise Stopped from error
 
-    def _report_compilation(self, event: Event) -> None:
-        self._is_compiling.set()
-        self._report(event)
-
     def _run(self) -> None:
-        """Load and compile with idle processor time. Threads that this thread starts also get only idle processor time."""
+        # This thread, and threads that it starts, get only idle processor time.
         with contextlib.suppress(AttributeError, OSError):  # the system lacks SCHED_IDLE, or the container forbids it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             self._load(self._report)
             self._is_loaded.set()
-            self._compile_ahead(self._report_compilation)
+            self._compile_ahead(self._report)
         except Stopped:
             pass
         except StudioError as error:  # the job that needs the model raises and explains the error again

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backend.schemas.worker import HostPlace, Hosts, WorkerOptions
-from backend.settings import PROJECT_FOLDER, Settings, worker_environment
+from backend.settings import DATA_VARIABLE, PROJECT_FOLDER, Settings, worker_environment
 from backend.shares import Share
 from backend.workers.messages import Begin, Channel, ExitNow, Message, Stop
-from backend.workers.stale_processes import SERVER_VARIABLE
 
 logger = logging.getLogger(__name__)
 # The longest wait for a worker to end. It is longer than `backend.workers.loop.SAVE_SECONDS`, in which the worker saves its work,
 # and shorter than the ten seconds in which a server must end.
 _STOP_SECONDS = 7.0
 _STACK_SECONDS = 1.0
+
+SERVER_VARIABLE = "STUDIO_SERVER_PID"
+"""The environment variable of a worker that holds its server's process id."""
+_PROCESSES = Path("/proc")
 
 OnMessage = Callable[[Message], None]
 OnExit = Callable[[int], None]
@@ -35,7 +38,7 @@ class Transport(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None if it does not run on this machine."""
+        """None if the worker does not run on this machine."""
 
     def send(self, message: Message) -> object:
         """Send a message. If the worker is dead, the message is dropped."""
@@ -49,40 +52,24 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
-    """The options to start a worker.
-
-    Attributes:
-        preset: the preset whose model is loaded first.
-        model: a checkpoint that replaces the presets' checkpoints.
-        warm_up: compile the preset's shapes ahead.
-        pipeline: a module that replaces the pipeline in tests.
-        name: the worker's name. The file names of its logs start with it.
-        transport: how to reach the worker, a key of `backend.worker_pool.transports.TRANSPORTS`.
-        share: the worker's part of the machine.
-        hosts: the hosts of a multihost worker, whose transport is "hosts".
-        place: the place of this process among the hosts.
-        node: for a worker of a Ray cluster, a function that calls a method of the worker's actor (`Calls.ask`).
-        machine: the name of the worker's machine, for the operator.
-        has_standby: start a standby process on this machine that can replace the worker.
-    """
+    """The options to start a worker."""
 
     preset: str
-    model: str | None
+    model: str | None  # a checkpoint that replaces the presets' checkpoints
     warm_up: bool
     settings: Settings
-    pipeline: str | None = None
+    pipeline: str | None = None  # a module that replaces the pipeline in tests
     options: WorkerOptions = WorkerOptions()
-    name: str = "worker"
-    transport: str = "process"
-    share: Share = Share()
-    hosts: Hosts | None = None
-    place: HostPlace | None = None
-    node: Any = None
-    machine: str = ""
-    has_standby: bool = False
+    name: str = "worker"  # the start of the file names of its logs
+    transport: str = "process"  # a key of `backend.worker_pool.transports.TRANSPORTS`
+    share: Share = Share()  # its part of the machine
+    hosts: Hosts | None = None  # for the transport "hosts"
+    place: HostPlace | None = None  # the place of this process among the hosts
+    node: Any = None  # for a worker of a Ray cluster, a function that calls a method of its actor (`Calls.ask`)
+    machine: str = ""  # the name of its machine, for the operator
+    has_standby: bool = False  # start a standby process on this machine that can replace the worker
 
     def command(self) -> list[str]:
-        """Return the command line that starts the worker."""
         options = [("--preset", self.preset), ("--model", self.model), ("--pipeline", self.pipeline)]
         given = [part for name, value in options if value is not None for part in (name, value)]
         return [
@@ -100,28 +87,19 @@ class WorkerProcess(Channel):
     """A worker process on this machine. Implements `Transport`, and is also the channel to the process."""
 
     def __init__(
-        self,
-        plan: WorkerPlan,
-        log: Path,
-        on_message: OnMessage,
-        on_exit: OnExit,
-        process: subprocess.Popen | None = None,
+        self, plan: WorkerPlan, log: Path, on_message: OnMessage, on_exit: OnExit, process: subprocess.Popen | None = None
     ):
         """Start a process, or use the given standby `process`."""
         self._on_message, self._on_exit = on_message, on_exit
         self._process = process or _start_process(plan.command(), plan, log)
         assert self._process.stdin is not None and self._process.stdout is not None, "it has pipes"
+        self.pid = self._process.pid
         super().__init__(self._process.stdout, self._process.stdin)
         self._thread = threading.Thread(target=self._read, name="worker", daemon=True)
         self._thread.start()
 
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the end of the process. Return whether it has ended."""
+        """Return whether the process ends within `seconds`."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -136,10 +114,8 @@ class WorkerProcess(Channel):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def stop(self, request: type[Stop | ExitNow] = Stop, seconds: float = _STOP_SECONDS) -> None:
-        """Ask the process to save its work and end. Kill it if it does not end in time. Must not be called from a callback.
-
-        With `ExitNow` as the `request`, the process ends without saving.
-        """
+        """Ask the process to save its work and end, or with `ExitNow` to end without saving. Kill it if it does not end in time.
+        Must not be called from a callback."""
         self.send(request())
         if not self.wait(seconds):
             with contextlib.suppress(ProcessLookupError):
@@ -160,26 +136,17 @@ class WorkerProcess(Channel):
 
 
 class Standby:
-    """A process that has imported everything and waits to replace a dead worker, which saves the time of the imports.
-
-    It does not initialize devices while it waits.
-    """
+    """A process that has imported everything, but uses no devices, and waits to replace a dead worker."""
 
     def __init__(self, plan: WorkerPlan, log: Path) -> None:
         """Start the process. Its output goes to the log. Raises: OSError."""
         self.log = log
         self._process = _start_process([*plan.command(), "--standby"], plan, log)
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     def become_worker(self, plan: WorkerPlan, on_message: OnMessage, on_exit: OnExit) -> WorkerProcess | None:
-        """Turn the process into a worker. Return None if the process is dead.
-
-        `plan` must equal the plan of the constructor, except for the preset and the warm-up.
-        """
+        """Turn the process into a worker. Return None if the process is dead. `plan` must equal the plan of the constructor,
+        except for the preset and the warm-up."""
         if self._process.poll() is not None:
             self.stop()
             return None
@@ -196,10 +163,8 @@ class Standby:
 
 
 def _start_process(command: list[str], plan: WorkerPlan, log: Path) -> subprocess.Popen:
-    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach.
-
-    A fork of this process would copy the locks that its threads hold.
-    """
+    """Start a new interpreter with pipes, in a session that the terminal's Ctrl+C does not reach. A fork of this process would
+    copy the locks that its threads hold."""
     with log.open("ab") as stream:
         return subprocess.Popen(
             command,
@@ -210,3 +175,26 @@ def _start_process(command: list[str], plan: WorkerPlan, log: Path) -> subproces
             env={**worker_environment(plan.settings, share=plan.share), SERVER_VARIABLE: str(os.getpid())},
             start_new_session=True,
         )
+
+
+def kill_stale_workers(data_dir: Path) -> list[int]:
+    """Kill the workers of this data folder whose server is no longer their parent. Return their process ids. Do nothing if the
+    system does not list processes in /proc."""
+    stale = []
+    for folder in _PROCESSES.glob("[0-9]*"):
+        try:
+            entries = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+            if environment.get(DATA_VARIABLE) != str(data_dir) or SERVER_VARIABLE not in environment:
+                continue
+            _, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # the process has ended, or belongs to another user
+            continue
+        # A worker leads its process group; the processes that it started do not.
+        if group == folder.name and environment[SERVER_VARIABLE] != parent:
+            stale.append(int(folder.name))
+    for pid in stale:
+        logger.warning("Killing worker %d: its server has exited", pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    return stale

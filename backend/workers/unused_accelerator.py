@@ -1,8 +1,4 @@
-"""Explain in a sentence why an accelerator of this machine is not used, with a command that fixes it.
-
-`explain_unused` compares the system's device files with jax's devices. `explain_error` reads a runtime's error.
-Imports neither jax nor torch.
-"""
+"""Explain why an accelerator of this machine is not used, and how to fix it. Imports neither jax nor torch."""
 
 import importlib.util
 import re
@@ -28,15 +24,9 @@ _TPU_REQUIREMENTS = "requirements-tpu.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The facts about this machine that decide whether jax can use an accelerator.
-
-    Attributes:
-        accelerators: the machine's accelerators.
-        platforms: the platforms in JAX_PLATFORMS. If empty, jax chooses.
-        versions: the installed versions of `PACKAGES`.
-        installer: the command that installs packages.
-        holders: a function that returns the processes that have any of the given files open.
-    """
+    """The facts about this machine that decide whether jax can use an accelerator. `platforms` is JAX_PLATFORMS, empty if jax
+    chooses. `versions` has the installed `PACKAGES`. `installer` is the command that installs packages. `holders` returns the
+    processes that have any of the given files open."""
 
     accelerators: tuple[Accelerator, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -46,7 +36,7 @@ class Surroundings:
 
     @classmethod
     def of_this_process(cls, root: Path = Path("/")) -> Self:
-        """Collect the values of this process's environment and of the machine whose files are under `root`."""
+        """Collect the facts of this process's environment and of the machine whose files are under `root`."""
         return cls(
             accelerators=accelerators_here(root),
             platforms=chosen_platforms(),
@@ -57,37 +47,66 @@ class Surroundings:
 
 
 def find_unused(devices: Sequence[Device] | Exception, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """Return why an accelerator of this machine is unused. `devices` are jax's devices, or the error that jax raised instead."""
+    """Explain the unused accelerator of this machine. `devices` are jax's devices, or the error that jax raised instead."""
     here = Surroundings.of_this_process(root)
     return explain_error(here, str(devices)) if isinstance(devices, Exception) else explain_unused(here, devices)
 
 
 def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccelerator | None:
     """Return why jax uses no accelerator of this machine. None if jax uses one, or if the machine has no accelerator."""
-    taken = {_platform(device) for device in devices}
+    kinds = {device.kind for device in devices}
+    taken = (kinds & {"cpu"}) | {"tpu" if kind.upper().startswith("TPU") else "gpu" for kind in kinds - {"cpu"}}
     left = [accelerator for accelerator in here.accelerators if accelerator.platform not in taken]
     if not left or (taken - {"cpu"}):  # jax uses one kind of accelerator at a time, so other kinds are not reported
         return None
-    return _why_unused(here, left[0])
+    accelerator, names = left[0], {"tpu"} if left[0].platform == "tpu" else _GPU_NAMES
+    if here.platforms and not names & set(here.platforms):
+        chosen = ",".join(here.platforms)
+        found = f"{accelerator} {accelerator.verb} here and left alone, because JAX_PLATFORMS={chosen} says so"
+        return UnusedAccelerator(found=found, fix="leave JAX_PLATFORMS out to use what is here", is_fault=False)
+    if accelerator.platform == "gpu":
+        return _gpu_idle(here, accelerator)
+    if not accelerator.files:
+        them = "them" if accelerator.count > 1 else "it"
+        found = f"{accelerator} {accelerator.verb} on this machine's bus, but there is no device file for {them}"
+        fix = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
+        return UnusedAccelerator(found=found, fix=fix)
+    if "libtpu" not in here.versions:
+        found = f"{accelerator} {accelerator.verb} here, but libtpu is not installed, so everything runs on the CPU"
+        return UnusedAccelerator(found=found, fix=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
+    if holders := here.holders(accelerator.files):
+        return _explain_holder(str(accelerator), holders[0].pid, holders[0].name)
+    found = f"{accelerator} {accelerator.verb} here, but jax uses the CPU"
+    return UnusedAccelerator(found=found, fix="`python app.py doctor` says why")
 
 
 def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
-    """Explain a runtime's error about an accelerator. None for other errors.
-
-    Sources of the messages: libtpu 0.0.51, run without a TPU and with its lock held; jax issues 10192 and 22416; gvisor issue
-    11545.
-    """
+    """Explain a runtime's error about an accelerator. None for other errors. Sources of the messages: libtpu 0.0.51, run without
+    a TPU and with its lock held; jax issues 10192 and 22416; gvisor issue 11545."""
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     chips = str(tpu) if tpu else "the TPU chips"
     if found := re.search(r"in use by (?:a )?process with pid (\d+)", error):
         return _explain_holder(chips, int(found[1]), "")
     if re.search(r"resource busy|already in used? by", error, re.IGNORECASE):
-        return _held_by_unknown(here, tpu, chips)
+        if holders := here.holders(tpu.files) if tpu else ():  # this user may see the process, which the error does not name
+            return _explain_holder(chips, holders[0].pid, holders[0].name)
+        where = tpu.files[0] if tpu and tpu.files else "/dev/vfio/0"
+        fix = f"`sudo fuser -v {where}` shows it; end it, then start again"
+        return UnusedAccelerator(found=f"Another process holds {chips}", fix=fix)
     if "lockfile" in error:
-        holders = here.holders((LOCK_FILE, *(tpu.files if tpu else ())))
-        return _explain_holder(chips, holders[0].pid, holders[0].name) if holders else _explain_lock(chips)
+        if holders := here.holders((LOCK_FILE, *(tpu.files if tpu else ()))):
+            return _explain_holder(chips, holders[0].pid, holders[0].name)
+        found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
+        fix = f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
+        return UnusedAccelerator(found=found, fix=fix)
     if re.search(r"PJRT.{0,40}API version|PJRT_\w+ size", error):
-        return _explain_mismatch(here)
+        # Install the versions that this project requires. If its libtpu is installed, install the one that jax requires.
+        pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
+        is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
+        own = RELEASED_WITH.get(here.versions.get("jax", "")) if is_ours else None
+        fix = f'{here.installer} "libtpu=={own}.*"' if own else f"{here.installer} -r {_TPU_REQUIREMENTS}"
+        found = f"{pair or 'jax and libtpu'} do not belong together"
+        return UnusedAccelerator(found=found, fix=f"`{fix}`, then start again")
     if re.search(r"libtpu\.so.{0,200}(No such file|cannot open)|(Failed to open|not found).{0,100}libtpu\.so", error):
         found = "libtpu is installed, but its library cannot be loaded"
         return UnusedAccelerator(found=found, fix=f"`{here.installer} --force-reinstall -r {_TPU_REQUIREMENTS}`")
@@ -103,10 +122,7 @@ def explain_error(here: Surroundings, error: str) -> UnusedAccelerator | None:
 
 
 def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | None:
-    """Explain the error at the end of the log of a worker that died before it had devices.
-
-    Some errors of libtpu end the process, so only the log contains them.
-    """
+    """Explain the error that ended a worker before it had devices, from the end of its log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -117,34 +133,7 @@ def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | N
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the installed `PACKAGES`."""
     return {name: found for name in PACKAGES if (found := installed_version(name, ""))}
-
-
-def _platform(device: Device) -> str:
-    return "cpu" if device.kind == "cpu" else "tpu" if device.kind.upper().startswith("TPU") else "gpu"
-
-
-def _why_unused(here: Surroundings, accelerator: Accelerator) -> UnusedAccelerator:
-    names = _GPU_NAMES if accelerator.platform == "gpu" else {"tpu"}
-    if here.platforms and not names & set(here.platforms):
-        chosen = ",".join(here.platforms)
-        found = f"{accelerator} {accelerator.verb} here and left alone, because JAX_PLATFORMS={chosen} says so"
-        return UnusedAccelerator(found=found, fix="leave JAX_PLATFORMS out to use what is here", is_fault=False)
-    return _tpu_idle(here, accelerator) if accelerator.platform == "tpu" else _gpu_idle(here, accelerator)
-
-
-def _tpu_idle(here: Surroundings, tpu: Accelerator) -> UnusedAccelerator:
-    if not tpu.files:
-        found = f"{tpu} {tpu.verb} on this machine's bus, but there is no device file for {'them' if tpu.count > 1 else 'it'}"
-        fix = "start a container with `--privileged`; on the machine itself, create it again with the image of its chips"
-        return UnusedAccelerator(found=found, fix=fix)
-    if "libtpu" not in here.versions:
-        found = f"{tpu} {tpu.verb} here, but libtpu is not installed, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, fix=f"`{here.installer} -r {_TPU_REQUIREMENTS}`, then start again")
-    if holders := here.holders(tpu.files):
-        return _explain_holder(str(tpu), holders[0].pid, holders[0].name)
-    return UnusedAccelerator(found=f"{tpu} {tpu.verb} here, but jax uses the CPU", fix="`python app.py doctor` says why")
 
 
 def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
@@ -166,20 +155,8 @@ def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
 def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:
     gpu = next((one for one in here.accelerators if one.platform == "gpu"), None)
     found = f"{gpu} {gpu.verb} here, but CUDA does not take it" if gpu else "jax is set to use a GPU, but this machine has none"
-    return UnusedAccelerator(
-        found=found, fix="`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
-    )
-
-
-def _held_by_unknown(here: Surroundings, tpu: Accelerator | None, chips: str) -> UnusedAccelerator:
-    """Explain that another process, which the error does not name, uses the chips. Name the process if this user may see it."""
-    holders = here.holders(tpu.files) if tpu else ()
-    if holders:
-        return _explain_holder(chips, holders[0].pid, holders[0].name)
-    where = tpu.files[0] if tpu and tpu.files else "/dev/vfio/0"
-    return UnusedAccelerator(
-        found=f"Another process holds {chips}", fix=f"`sudo fuser -v {where}` shows it; end it, then start again"
-    )
+    fix = "`nvidia-smi` shows the driver, and who uses it" if gpu else "leave JAX_PLATFORMS out"
+    return UnusedAccelerator(found=found, fix=fix)
 
 
 def _explain_holder(chips: str, pid: int, name: str) -> UnusedAccelerator:
@@ -187,39 +164,16 @@ def _explain_holder(chips: str, pid: int, name: str) -> UnusedAccelerator:
     return UnusedAccelerator(found=f"Another process, {who}, holds {chips}", fix=f"`kill {pid}`, then start again")
 
 
-def _explain_lock(chips: str) -> UnusedAccelerator:
-    """Explain that libtpu's lock exists without a visible holder. The holder may be a process of another user."""
-    found = f"libtpu's lock, {LOCK_FILE}, keeps {chips} from being used, and no process of yours has it"
-    return UnusedAccelerator(
-        found=found, fix=f"`sudo fuser -v {LOCK_FILE} || sudo rm {LOCK_FILE}` shows who has it, or removes it"
-    )
-
-
-def _explain_mismatch(here: Surroundings) -> UnusedAccelerator:
-    """Suggest to install the versions that this project requires.
-
-    If the required libtpu is already installed, suggest the libtpu that the installed jax requires.
-    """
-    pair = " and ".join(f"{name} {here.versions[name]}" for name in ("jaxlib", "libtpu") if name in here.versions)
-    is_ours = here.versions.get("libtpu") == pinned_version("libtpu")
-    jax = here.versions.get("jax", "")
-    own = RELEASED_WITH.get(jax) if is_ours else None
-    fix = f'{here.installer} "libtpu=={own}.*"' if own else f"{here.installer} -r {_TPU_REQUIREMENTS}"
-    return UnusedAccelerator(found=f"{pair or 'jax and libtpu'} do not belong together", fix=f"`{fix}`, then start again")
-
-
 def pinned_version(package: str) -> str:
-    """Return the version of a package in the requirements for TPUs, "" if the requirements do not name the package."""
+    """Return the version of a package in the requirements for TPUs, "" if they do not name the package."""
     lines = [(PROJECT_FOLDER / name).read_text("utf-8") for name in (_TPU_REQUIREMENTS, "requirements.txt")]
     match = re.search(rf"^{re.escape(package)}==(\S+)", "\n".join(lines), re.MULTILINE)
     return match[1] if match else ""
 
 
 def _install_command() -> str:
-    """Return the command that installs into this environment, for use in the project's folder.
-
-    The command does not contain folders outside the project, because visitors see it too.
-    """
+    """Return the command that installs into this environment, for use in the project's folder. It does not contain folders
+    outside the project, because visitors see it too."""
     prefix = Path(sys.prefix)
     is_inside = prefix.is_relative_to(PROJECT_FOLDER)
     where = str(prefix.relative_to(PROJECT_FOLDER)) if is_inside else ""

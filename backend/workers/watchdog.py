@@ -1,9 +1,5 @@
-"""Detect a hung worker from the time since its last reports. The caller gives the current time and ends the worker.
-
-A worker sends two kinds of reports: heartbeats from a separate thread, which stop only if the whole process hangs, and progress
-of its work. Each stage has a limit for the time without progress. The limit for a step or frame depends on the job's earlier
-steps or frames.
-"""
+"""Detect a hung worker from the time since its last reports: heartbeats from a separate thread, which stop only if the whole
+process hangs, and progress of its work. The caller gives the current time and ends the worker."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -43,11 +39,10 @@ class Watchdog:
     stopped: float | None = None
 
     def count_heartbeat(self, now: float) -> None:
-        """Record the time of a heartbeat."""
         self.alive = now
 
     def count_state(self, state: WorkerState, now: float) -> None:
-        """Record the worker's state. If the state changed, forget the job's last event and longest step or frame."""
+        """Record the worker's state. If it changed, forget the job's last event and longest step or frame."""
         if state != self.state:
             self.event, self.longest = None, 0.0
         if state not in ("loading", "busy"):
@@ -63,7 +58,6 @@ class Watchdog:
         self.alive, self.progress, self.event = now, now, event
 
     def count_stop_request(self, now: float) -> None:
-        """Record the time of the first request to stop the video."""
         self.stopped = now if self.stopped is None else self.stopped
 
     def restart_timers(self, now: float) -> None:
@@ -76,26 +70,19 @@ class Watchdog:
         silence, pause = now - self.alive, now - self.progress
         if silence > SILENCE_SECONDS:
             return f"The worker gave no sign of life for {silence:.0f} s and was ended"
-        if self.stopped is not None and self._must_stop_soon() and min(pause, now - self.stopped) > STOP_SECONDS:
+        # A stopped video must end soon before its first step, except during a compilation, because later videos use the program.
+        # After the first step, the worker needs time to decode the unfinished video.
+        must_stop_soon = self.state == "busy" and (self.event is None or isinstance(self.event, Encoding))
+        if self.stopped is not None and must_stop_soon and min(pause, now - self.stopped) > STOP_SECONDS:
             return f"The worker did not stop its video within {STOP_SECONDS:.0f} s and was ended"
-        if pause > (allowed := self.seconds_allowed()):
+        if self.state in ("ready", "failed"):
+            return ""
+        if self.state != "busy":
+            allowed = self.limits[self.state]
+        elif isinstance(self.event, Step | Decoding | Upscaling | Block):
+            allowed = max(self.least, self.factor * self.longest) if self.longest else self.limits["first"]
+        else:
+            allowed = self.limits.get(self.event.kind if self.event else "encoding", self.limits["first"])
+        if pause > allowed:
             return f"The worker reported nothing for {pause:.0f} s, at most {allowed:.0f} s were expected, and was ended"
         return ""
-
-    def _must_stop_soon(self) -> bool:
-        """Return whether a stopped video must end within `STOP_SECONDS`. True before its first step, except during a compilation.
-
-        A running compilation may finish, because later videos use its program. After the first step, the worker needs time to
-        decode the unfinished video.
-        """
-        return self.state == "busy" and (self.event is None or isinstance(self.event, Encoding))
-
-    def seconds_allowed(self) -> float:
-        """Return the longest allowed time without progress in the current stage."""
-        if self.state == "ready" or self.state == "failed":
-            return float("inf")
-        if self.state != "busy":
-            return self.limits[self.state]
-        if isinstance(self.event, Step | Decoding | Upscaling | Block):
-            return max(self.least, self.factor * self.longest) if self.longest else self.limits["first"]
-        return self.limits.get(self.event.kind if self.event else "encoding", self.limits["first"])

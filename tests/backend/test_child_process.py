@@ -98,7 +98,7 @@ run_in_process("tests.backend.waiting_child", words, module_environment(), lambd
 
 
 def test_every_process_of_ours_is_started_so():
-    """Workers are an exception: they continue when their server dies. `backend/workers/stale_processes.py` ends workers that
+    """Workers are an exception: they continue when their server dies. `backend/workers/process.py` ends workers that
     cannot.
     """
     roots = (Path(backend.__file__).parent, Path(wan_ui.__file__).parent)

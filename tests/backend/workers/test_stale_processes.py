@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from backend.settings import DATA_VARIABLE
-from backend.workers.stale_processes import SERVER_VARIABLE, kill_stale_workers
+from backend.workers.process import SERVER_VARIABLE, kill_stale_workers
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 

@@ -21,7 +21,7 @@ from wan_ui.stage.html import stage_html
 CALLED = {"send_status": 1, "WorkerStatus": "detail", "Loading": 2, "Compiling": 0}
 """Which argument of these calls is such a text."""
 ELSEWHERE = {
-    ("model.py", "detail"),  # `Compiling` and `Loaded` of `_warm_up`, below
+    ("model.py", "detail"),  # `Compiling` and `Loaded` of `warm_up`, below, and an argument that `send_status` forwards
     ("loop.py", "self._last_error"),  # an error, which says what to do in English everywhere
     ("supervisor.py", "detail"),
     ("transport.py", "detail"),  # `MultihostTransport._open`, below
@@ -29,7 +29,6 @@ ELSEWHERE = {
     ("warm_up.py", "name"),  # programs, below
     ("memory_suggestions.py", "what"),
     ("model_files.py", "DOWNLOAD"),
-    ("reports.py", "detail"),  # forwards its argument
 }
 FILLED = (
     "Compiling the denoising step",
