@@ -90,7 +90,7 @@ def compare(loaded: LoadedModel) -> dict:
             before = loop.copy_to_host()
             began = time.monotonic()
             loop.step()
-            ours = loop.clean_estimate()[VIDEO]
+            ours = loop.current_latents(is_clean=True)[VIDEO]
             cached.append(time.monotonic() - began)
             if block in COMPARED:
                 anew = Denoising(
@@ -98,7 +98,7 @@ def compare(loaded: LoadedModel) -> dict:
                 )
                 began = time.monotonic()
                 anew.step()
-                theirs = anew.clean_estimate()[VIDEO]
+                theirs = anew.current_latents(is_clean=True)[VIDEO]
                 fresh.append(time.monotonic() - began)
                 differences.append(np.abs(ours - theirs))
     whole = np.concatenate([one.ravel() for one in differences])

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from backend.pipeline.decoding import decode_frames
+from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.generate import generate
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
@@ -47,8 +47,8 @@ def make(loaded: LoadedModel, preset: Preset, seed: int) -> tuple[np.ndarray, np
             if isinstance(event, Decoding):
                 break
         latents = load_file(Path(folder) / "stage2_latents.safetensors")["latents"]
-    pieces = decode_frames(Run(request=request, loaded=loaded, folder=Path(), is_cancelled=lambda: False), latents)
-    return latents, np.concatenate([np.asarray(piece, np.float32) for piece in pieces], axis=2)
+    pieces = decode_pieces(Run(request=request, loaded=loaded, folder=Path(), is_cancelled=lambda: False), latents)
+    return latents, np.concatenate([np.asarray(frames, np.float32) for frames, _ in pieces], axis=2)
 
 
 def decibels(power: float, error: np.ndarray) -> float:

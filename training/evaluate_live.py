@@ -22,11 +22,10 @@ import torch
 
 from backend.models.model import VIDEO
 from backend.pipeline import prompt_schedule
-from backend.pipeline.decoding import decode_frames
+from backend.pipeline.decoding import decode_pieces, frames_to_uint8
 from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.load import load
 from backend.pipeline.loaded import LoadedModel
-from backend.pipeline.previews import frames_to_uint8
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.schemas.prompt_cues import Cue, merge_cues
@@ -52,7 +51,7 @@ def rollout(loaded: LoadedModel, preset: Preset, request: GenerationRequest) -> 
         while loop.steps_done < loop.total_steps:
             loop.step()
         latents = loop.current_state().join_latents(clean=False)[VIDEO]
-        return torch.from_numpy(np.concatenate([frames_to_uint8(frames) for frames in decode_frames(run, latents)]))
+        return torch.from_numpy(np.concatenate([frames_to_uint8(frames) for frames, _ in decode_pieces(run, latents)]))
 
 
 def follows(video: torch.Tensor, block: int, action: str) -> bool | None:

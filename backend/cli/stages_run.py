@@ -26,9 +26,9 @@ from backend.errors import KernelRefused, RequestError, Stopped, StudioError
 from backend.files import folder_lock
 from backend.media.video import read_request as read_video_request
 from backend.pipeline import stage_files
-from backend.pipeline.chunks import divide_into_chunks
 from backend.pipeline.decoding import decode
 from backend.pipeline.denoising import denoise, finish_latents
+from backend.pipeline.denoising_loop import divide_into_chunks
 from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.load import load
 from backend.pipeline.model_cache import ModelCache
@@ -149,7 +149,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
         return _stop_message("denoise", run)
     assert conditions is not None, "checked by _prepare_request"
     denoised = yield from denoise(run, conditions, resumed_from)
-    total = run.request.num_steps * sum(1 for _ in divide_into_chunks(run.model, run.request))
+    total = run.request.num_steps * len(divide_into_chunks(run.model, run.request))
     if denoised.steps_done < total:
         # A stored state does not contain the previous step's output, so a later run cannot start at a step that reuses it.
         plan = () if run.request.uses_step_cache else plan_steps(run.request, run.model.spec.boundary)

@@ -23,15 +23,15 @@ because these ratios give an error above the allowed error."""
 
 
 def disable_shortcuts(request: GenerationRequest) -> GenerationRequest:
-    """Return the request without settings that skip work, and with guidance in all steps."""
     return request.with_changes(step_cache=0.0, cfg_zero=False, guidance_interval=(0.0, 1.0), **NO_REUSE)
 
 
 def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, None, BranchRatios]:
-    """Denoise the whole video without decoding it. For each step, return how much the layers' output grows (`_compute_growth`).
-
-    `run.request` must be a result of `disable_shortcuts`.
-    """
+    """Denoise the whole video without decoding it. Return how much the layers' output grows from each step to the next. The
+    output [B, S, D] is what all layers together add to each token. The ratio of a token is the norm of its output divided by the
+    norm in the previous step. The result has the mean ratio over the tokens with the prompt, then with the negative prompt.
+    Without guidance, both are equal. In the first step, both are 1. `run.request` must be a result of `disable_shortcuts`.
+    Source: the calibration of MagCache's authors."""
     model, request, first_conditions = run.model, run.request, conditions.select(0).full
     schedule, noise = schedule_for_request(request), draw_initial_noise(request, model)
     states, key, before = model.start(request, first_conditions, noise), None, None
@@ -43,17 +43,21 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
             if loaded != step_plan.expert:
                 weights = run.weights  # drops the last reference to the other expert's copy, which frees the copy
                 weights, loaded = load_expert(model, run.weights, step_plan.expert), step_plan.expert
-            (step_context, _), key = (
-                do(model.make_step_context(weights, request, first_conditions, step_plan, None)),
-                step_plan.context_key,
-            )
+            step_context, _ = do(model.make_step_context(weights, request, first_conditions, step_plan, None))
+            key = step_plan.context_key
             states = jax.device_put(states, step_context.layout.replicated)
         assert step_context is not None, "the first step makes one"
         positions = cast(Any, step_context).context.positions  # models with MagCache have a `WholeClipStepContext`
         with run.clock.measure("denoise"):
             step_inputs = make_step_inputs(schedule, index, step_plan.guidance)
             states, added = do(model.step(weights, request, step_context, states, step_inputs, None, index))
-            ratios.append(_compute_growth(before, added, positions.num_tokens))
+            if before is None:
+                ratios.append((1.0, 1.0))
+            else:
+                branches = min(len(before), len(added))
+                tokens = slice(positions.num_tokens)  # without padding
+                mean_ratios = np.asarray(_mean_ratio(before[:branches, tokens], added[:branches, tokens]))
+                ratios.append((round(float(mean_ratios[0]), 5), round(float(mean_ratios[-1]), 5)))
             before = added
         seconds = run.clock.seconds["denoise"] / (index + 1)
         yield Step(index + 1, request.num_steps, seconds, seconds * (request.num_steps - index - 1), None)
@@ -61,25 +65,8 @@ def measure_ratios(run: Run, conditions: VideoConditions) -> Generator[Step, Non
     return BranchRatios(prompt=prompt, other=other)
 
 
-def _compute_growth(before: jax.Array | None, added: jax.Array, num_tokens: int) -> tuple[float, float]:
-    """Compute how much the layers' output grows from the previous step to this step.
-
-    `before` and `added` [B, S, D] are what all layers together add to each token, in the previous step and in this step. The
-    ratio of a token is the norm of its `added` divided by the norm of its `before`. Padding is ignored.
-
-    Returns: the mean ratio over the tokens with the prompt, then with the negative prompt. Without guidance, both ratios are
-    equal. In the first step, both are 1. Source: the calibration of MagCache's authors.
-    """
-    if before is None:
-        return 1.0, 1.0
-    branches = min(len(before), len(added))
-    ratios = np.asarray(_mean_ratio(before[:branches, :num_tokens], added[:branches, :num_tokens]))
-    return round(float(ratios[0]), 5), round(float(ratios[-1]), 5)
-
-
 @jax.jit
 def _mean_ratio(before: jax.Array, added: jax.Array) -> jax.Array:
-    """Divide the norm of each token of `added` by the norm of the same token of `before`, both [B, S, D]. Return the mean over
-    the tokens, [B]."""
+    """Return the mean over the tokens, [B], of the norm of a token of `added` divided by its norm in `before`, both [B, S, D]."""
     old, new = (jnp.linalg.norm(tokens.astype(jnp.float32), axis=-1) for tokens in (before, added))
     return jnp.mean(new / jnp.maximum(old, 1e-8), axis=1)

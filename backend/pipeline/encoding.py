@@ -1,7 +1,5 @@
 """The stage that encodes the prompt and the inputs to conditions."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from backend.pipeline.inputs import open_inputs
@@ -13,10 +11,7 @@ from backend.schemas.events import Encoding, Event
 
 
 def encode_conditions(run: Run) -> Generator[Event, None, VideoConditions]:
-    """Encode the prompt and the inputs, and write the conditions to the run's folder.
-
-    Raises: Stopped if the run is cancelled before the encoding is complete.
-    """
+    """Encode the prompt and the inputs, and write the conditions to the run's folder. Raises: Stopped after a cancel."""
     yield Encoding()
     with run.clock.measure("encode"):
         run.notes.extend(run.model.notes(run.request))
@@ -26,12 +21,7 @@ def encode_conditions(run: Run) -> Generator[Event, None, VideoConditions]:
 
 
 def compute_conditions(run: Run) -> VideoConditions:
-    """Encode the prompt and the inputs.
-
-    With several hosts a cancel does not stop the encoding, because the hosts would stop at different programs.
-
-    Raises: Stopped if the run is cancelled before the encoding is complete.
-    """
+    """Encode the prompt and the inputs. Raises: Stopped after a cancel, except with several hosts (all must stop equally)."""
     inputs = open_inputs(run.request, run.kept_pixels)
     work = encode_all_texts(run.model, run.loaded.weights, run.request, inputs)
     return do(work, run.is_cancelled) if run.place.is_alone else do(work)

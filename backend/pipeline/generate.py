@@ -1,9 +1,7 @@
 """Generate a video: the list of its stages, and the loop over the stages that remain. Yields events as progress reports."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +17,16 @@ from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.preparing import prepare
 from backend.pipeline.profiling import Profile
 from backend.pipeline.run import PartialVideo, Run
-from backend.pipeline.stage_files import read_conditions, read_latents, read_seconds, remove_files_of_another_model
+from backend.pipeline.stage_files import adopt_files, read_conditions, read_latents
 from backend.schemas.events import Cancelled, Event, Finished
 from backend.schemas.request import GenerationRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoStage:
-    """One stage of a video.
-
-    Attributes:
-        name: selects the networks to load and the programs to compile.
-        run: runs the stage, from the previous stage's result. Yields events, stores the result in the folder and returns the
-            result. Resumes from the unfinished result of an earlier process. Raises Stopped or PartialVideo after a cancel.
-        read: reads the stored result from the folder, None if no result fits the request. The last stage has no `read`.
-    """
+    """One stage of a video. `name` selects the networks to load and the programs to compile. `run` gets the previous stage's
+    result, yields events, and stores and returns the stage's result. It resumes from an unfinished result, and raises Stopped or
+    PartialVideo after a cancel. `read` reads the stored result, None if no result fits the request."""
 
     name: Stage
     run: Callable[[Run, Any], Generator[Event, None, Any]]
@@ -55,22 +48,22 @@ def generate(
     profile: Profile | None = None,
     match_colors: Callable[[list[np.ndarray]], list[np.ndarray]] = list,
 ) -> Generator[Event]:
-    """Generate the request's video in `folder`, and resume from stage files in it.
-
-    Ends with Finished, or with Cancelled and the unfinished video. Closing the iterator saves the work so far.
-    `match_colors` changes the colors of the finished frames before they are written. Its argument and its result are lists of
-    arrays uint8 [F, H, W, 3], which together are all frames of the video.
-
-    Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing.
-    """
+    """Generate the request's video in `folder`, and resume from stage files in it. Ends with Finished, or with Cancelled and the
+    unfinished video. Closing the iterator saves the work so far. `match_colors`: see `Run`. Raises: ModelError if the model is of
+    another kind than the request's preset, or a LoRA changes nothing."""
     run = Run(
         request=request, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile, match_colors=match_colors
     )
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
-    remove_files_of_another_model(folder, loaded.source)
-    run.clock.before = read_seconds(folder)
-    result, stages = _find_remaining_stages(folder, request)
+    run.clock.before = adopt_files(folder, loaded.source)
+    result: Any = None
+    stages = VIDEO_STAGES
+    for index, stage in reversed([*enumerate(VIDEO_STAGES, 1)]):  # continue after the last stored result
+        stored = None if stage.read is None else stage.read(folder, request)
+        if stored is not None:
+            result, stages = stored, VIDEO_STAGES[index:]
+            break
     yield from prepare(run, [stage.name for stage in stages])
     if is_cancelled():
         yield Cancelled(None)
@@ -84,12 +77,3 @@ def generate(
         yield Cancelled(None)
     else:
         yield Finished(result)
-
-
-def _find_remaining_stages(folder: Path, request: GenerationRequest) -> tuple[Any, Sequence[VideoStage]]:
-    """Return the last stored result of a stage, and the stages after this stage. (None, all stages) if no result is stored."""
-    for index, stage in reversed([*enumerate(VIDEO_STAGES, 1)]):
-        result = None if stage.read is None else stage.read(folder, request)
-        if result is not None:
-            return result, VIDEO_STAGES[index:]
-    return None, VIDEO_STAGES

@@ -1,13 +1,10 @@
-"""Generate a live video: block after block until it is stopped, each with the newest prompts and keys. The page plays the
-finished blocks while the next block is generated.
-
-One thread denoises. A second thread decodes the previous block, writes its frames as images for the page, and passes them to the
-mp4. The cues of each block are written to disk before the block starts. A process that resumes the video generates the same
-blocks again, without waiting for the playback.
-"""
+"""Generate a live video: block after block until it is stopped, each with the newest prompts and keys. One thread denoises. A
+second thread decodes the previous block, writes its frames as images for the page, and passes them to the mp4. A process that
+resumes the video generates the same blocks again from their stored cues, without waiting for the playback."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import queue
@@ -24,14 +21,12 @@ from backend.files import remove_half_written
 from backend.media.video import copy_with_request, write_frames
 from backend.models.model import VIDEO, StepState
 from backend.pipeline import prompt_schedule
-from backend.pipeline.decoding import decode_pieces
-from backend.pipeline.denoising_loop import Denoising, should_warm_up
+from backend.pipeline.decoding import add_flops, decode_pieces, frames_to_uint8
+from backend.pipeline.denoising_loop import Denoising, can_run_concurrently, should_warm_up
 from backend.pipeline.encoding import encode_conditions
 from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.preparing import prepare
-from backend.pipeline.previews import can_run_concurrently, frames_to_uint8
-from backend.pipeline.rates import add_flops
 from backend.pipeline.run import Run
 from backend.runtime.work import run as do
 from backend.schemas.events import VIDEO_FILE, Block, Cancelled, Event, Finished, VideoResult
@@ -56,25 +51,23 @@ def live(
     read_cues: Callable[[], Sequence[Cue]],
     lead: float = LEAD_SECONDS,
 ) -> Generator[Event]:
-    """Generate the video in `folder` until `is_stopped()` is true, or until the video has all its frames.
-
-    `read_cues` returns the cues since its last call. The next block uses these cues, and the block numbers in them are ignored.
-    The generation waits while the video is ahead of its playback by more than `lead` seconds. Ends with Finished, or with
-    Cancelled if no block is finished.
-
-    Raises: ModelError if the model is of another kind than the request's preset, or a LoRA changes nothing; RequestError for cues
-    that the model cannot follow.
-    """
+    """Generate the video in `folder` until `is_stopped()` is true, or until the video has all its frames. `read_cues` returns the
+    cues since its last call, for the next block. Their block numbers are ignored. The generation waits while the video is ahead
+    of its playback by more than `lead` seconds. Ends with Finished, or with Cancelled if no block is finished. Raises: ModelError
+    if the model does not fit the preset, or a LoRA changes nothing; RequestError for cues that the model cannot follow."""
     run = Run(request=request, loaded=loaded, folder=folder, is_cancelled=is_stopped)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
-    yield from prepare(dataclasses.replace(run, request=_first_blocks(run)))
+    # The first three blocks use all programs of the video.
+    scale, blocks = request.geometry().temporal_scale, 3 * (run.model.spec.chunk or 1)
+    first_blocks = request.model_copy(update={"num_frames": min(request.num_frames, scale * (blocks - 1) + 1)})
+    yield from prepare(dataclasses.replace(run, request=first_blocks))
     if is_stopped():
         yield Cancelled(None)
         return
-    with _BlockDecoder(run) as decoder:
+    with contextlib.closing(_BlockDecoder(run, lead)) as decoder:
         try:
-            cues = yield from _generate_blocks(run, decoder, read_cues, _Pace(request.fps, lead))
+            cues = yield from _generate_blocks(run, decoder, read_cues)
         except Stopped:  # only the encoding before the first block raises this
             yield Cancelled(None)
             return
@@ -86,9 +79,9 @@ def live(
 
 
 def _generate_blocks(
-    run: Run, decoder: _BlockDecoder, read_cues: Callable[[], Sequence[Cue]], pace: _Pace
+    run: Run, decoder: _BlockDecoder, read_cues: Callable[[], Sequence[Cue]]
 ) -> Generator[Event, None, tuple[Cue, ...]]:
-    """Generate all blocks. Return the cues of the generated blocks."""
+    """Generate all blocks. Return their cues."""
     conditions = yield from encode_conditions(run)
     log, script, preset = _CueLog(run.folder), prompt_schedule.Script(run.request), run.request.resolved_preset
     loop = Denoising(run, conditions, script=script)
@@ -97,7 +90,9 @@ def _generate_blocks(
     block = 0
     while loop.steps_done < loop.total_steps and not run.is_cancelled():
         is_repeated = block < log.blocks
-        cue = log.cues.get(block) if is_repeated else _merge_for_block(read_cues(), block)
+        # The cues of a new block are one cue with their last prompt and their last action.
+        new = () if is_repeated else merge_cues(cue.model_copy(update={"block": block}) for cue in read_cues())
+        cue = log.cues.get(block) if is_repeated else next(iter(new), None)
         if cue is not None:
             check_cue(cue, preset)
         if cue is not None and script.add_cue(cue):
@@ -114,27 +109,15 @@ def _generate_blocks(
         for _ in range(loop.schedule.steps):
             loop.step()
             yield from decoder.finished_blocks()
-        decoder.start_block(block, loop.current_sample()[VIDEO], start_time)
+        decoder.start_block(block, loop.current_latents(is_clean=False)[VIDEO], start_time)
         loop.free_committed_chunk()
         yield from decoder.finished_blocks()
         block += 1
-        while not is_repeated and pace.is_ahead(decoder.num_frames) and not (run.place.is_alone and run.is_cancelled()):
+        while not is_repeated and decoder.is_ahead() and not (run.place.is_alone and run.is_cancelled()):
             time.sleep(_PAUSE_SECONDS)
             yield from decoder.finished_blocks()
     yield from decoder.finished_blocks(waits=True)
     return merge_cues(cue for number, cue in log.cues.items() if number < block)
-
-
-def _first_blocks(run: Run) -> GenerationRequest:
-    """Return the request for the video's first three blocks, which use all programs of the video."""
-    scale, blocks = run.request.geometry().temporal_scale, 3 * (run.model.spec.chunk or 1)
-    return run.request.model_copy(update={"num_frames": min(run.request.num_frames, scale * (blocks - 1) + 1)})
-
-
-def _merge_for_block(cues: Sequence[Cue], block: int) -> Cue | None:
-    """Merge cues into one cue for this block, with the last prompt and the last action in the cues. None if there are no cues."""
-    merged = merge_cues(cue.model_copy(update={"block": block}) for cue in cues)
-    return merged[0] if merged else None
 
 
 class _CueLog:
@@ -161,34 +144,13 @@ class _CueLog:
             self.cues[block] = cue
 
 
-class _Pace:
-    """Limits the generation to the video's playback speed. Playback starts once the first frames exist.
-
-    `lead` is the number of seconds by which the generation may be ahead of playback.
-    """
-
-    def __init__(self, fps: int, lead: float) -> None:
-        self._fps, self._lead = fps, lead
-        self._start_time, self._start_frames = 0.0, 0
-
-    def is_ahead(self, num_frames: int) -> bool:
-        """Return whether the video, which has `num_frames` frames so far, is ahead of its playback by more than the lead."""
-        now = time.monotonic()
-        if not self._start_time and num_frames:
-            self._start_time, self._start_frames = now, num_frames
-        ahead = (num_frames - self._start_frames) / self._fps - (now - self._start_time)
-        # If the video is behind its playback by more than the lead, the counts of seconds and frames restart here. Otherwise
-        # later blocks would be generated faster than playback, to catch up.
-        if ahead < -self._lead:
-            self._start_time, self._start_frames = now, num_frames
-        return ahead > self._lead
-
-
 class _BlockDecoder:
-    """Decodes blocks one after another, each while the next block is denoised. A context manager: leaving it ends its threads."""
+    """Decodes blocks one after another, each while the next block is denoised. `close` ends its threads. `lead` is the number of
+    seconds by which the generation may be ahead of playback, which starts once the first frames exist."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, lead: float) -> None:
+        self._run, self._lead = run, lead
+        self._start_time, self._start_frames = 0.0, 0
         self._state: StepState = None
         # With several hosts, blocks are not decoded during the denoising. All hosts must call programs in the same order, but two
         # threads could call programs in another order on each host.
@@ -197,14 +159,11 @@ class _BlockDecoder:
         self._decoder, self._encoder = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "encode")
         self._frames: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=4 * run.request.fps)
         self._video = run.folder / FOLDER / VIDEO_FILE
-        self._encoding = self._encoder.submit(self._encode)
+        self._encoding = self._encoder.submit(write_frames, self._queued_frames(), self._video, fps=run.request.fps, comment="")
         self._blocks: list[Future[Block]] = []
         self.num_frames = 0  # number of frames in all blocks whose decoding has started
 
-    def __enter__(self) -> _BlockDecoder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._decoder.shutdown()
         while not self._encoding.done():
             try:
@@ -224,9 +183,19 @@ class _BlockDecoder:
         if not self._is_beside:
             self._blocks[-1].exception()
 
+    def is_ahead(self) -> bool:
+        now = time.monotonic()
+        if not self._start_time and self.num_frames:
+            self._start_time, self._start_frames = now, self.num_frames
+        ahead = (self.num_frames - self._start_frames) / self._run.request.fps - (now - self._start_time)
+        # If the video is behind its playback by more than the lead, the counts of seconds and frames restart here. Otherwise
+        # later blocks would be generated faster than playback, to catch up.
+        if ahead < -self._lead:
+            self._start_time, self._start_frames = now, self.num_frames
+        return ahead > self._lead
+
     def finished_blocks(self, waits: bool = False) -> Iterator[Block]:
-        """Yield the blocks that were decoded since the last call. With `waits`, wait for all blocks first. Raises: any error of
-        the decoding."""
+        """Yield the blocks decoded since the last call, with `waits` all blocks. Raises: any error of the decoding."""
         while self._blocks and (waits or self._blocks[0].done()):
             yield self._blocks.pop(0).result()
 
@@ -243,21 +212,18 @@ class _BlockDecoder:
     def _decode(self, index: int, latents: np.ndarray, first: int, start_time: float) -> Block:
         number = first
         with self._run.clock.measure("decode"):
-            for frames, state in decode_pieces(self._run, latents, decoder_state=self._state):
+            for frames, state in decode_pieces(self._run, latents, state=self._state):
                 self._state = state
                 for frame in frames_to_uint8(frames):
-                    self._write_picture(number, frame)
+                    Image.fromarray(frame).save(self._run.folder / frame_name(number), quality=PICTURE_QUALITY)
+                    if number >= self._kept_frames:
+                        (self._run.folder / frame_name(number - self._kept_frames)).unlink(missing_ok=True)
                     self._queue_frame(frame)
                     number += 1
         return Block(index, first, number, round(time.monotonic() - start_time, 4))
 
-    def _write_picture(self, number: int, frame: np.ndarray) -> None:
-        Image.fromarray(frame).save(self._run.folder / frame_name(number), quality=PICTURE_QUALITY)
-        if number >= self._kept_frames:
-            (self._run.folder / frame_name(number - self._kept_frames)).unlink(missing_ok=True)
-
     def _queue_frame(self, frame: np.ndarray | None) -> None:
-        """Pass a frame to the thread that writes the mp4. None ends the mp4. Raises: the error of that thread, if it failed."""
+        """Pass a frame, or None at the end, to the thread that writes the mp4. Raises: the error of that thread."""
         while True:
             if self._encoding.done():
                 self._encoding.result()
@@ -266,9 +232,6 @@ class _BlockDecoder:
                 return self._frames.put(frame, timeout=1.0)
             except queue.Full:
                 continue
-
-    def _encode(self) -> int:
-        return write_frames(self._queued_frames(), self._video, fps=self._run.request.fps, comment="")
 
     def _queued_frames(self) -> Iterator[np.ndarray]:
         while (frame := self._frames.get()) is not None:

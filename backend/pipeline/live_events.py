@@ -9,10 +9,8 @@ from backend.schemas.events import Event
 
 
 def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[Event]:
-    """Run `work(report)` in a thread, and yield each event that is passed to `report`. Any thread may call `report`.
-
-    Closing the iterator early waits for the thread. Raises: any error of `work`, after its last event.
-    """
+    """Run `work(report)` in a thread, and yield each event that is passed to `report`, by any thread. Closing the iterator early
+    waits for the thread. Raises: any error of `work`, after its last event."""
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(1, "live-events") as thread:
         working = thread.submit(work, events.put)
@@ -23,7 +21,7 @@ def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Generator[
 
 
 def stop_when(is_stopped: Callable[[], bool], report: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Wrap `report` so that it raises Stopped once `is_stopped()` is true. This stops any function that reports its progress."""
+    """Wrap `report` so that it raises Stopped once `is_stopped()` is true."""
 
     def report_or_stop(event: Event) -> None:
         if is_stopped():

@@ -6,20 +6,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from backend.models.model import Model, Weights
-from backend.models.spec import Family, check_preset
+from backend.models.spec import Family
 from backend.runtime.context import RuntimeContext
 from backend.weights.cached_network import CachedNetwork
 from backend.weights.expert import Expert
-from presets import Preset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with its weights.
-
-    `networks` has a network for each part of the checkpoint. Other models may share these networks. `source` is the folder or Hub
-    id of the checkpoint. `reserve_program_memory` is the method of the `ModelCache` that holds this model.
-    """
+    """A model with its weights, whose networks, by part of the checkpoint, other models may share. `source` is the folder or Hub
+    id of the checkpoint. `reserve_program_memory` is the method of the `ModelCache` that holds this model."""
 
     source: str
     family: Family
@@ -31,14 +27,9 @@ class LoadedModel:
 
     @property
     def weights(self) -> Weights:
-        """Return the networks' arrays by part of the checkpoint."""
         return {part: network.weights for part, network in self.networks.items()}
 
     @property
     def experts(self) -> tuple[Expert, ...]:
-        """Return the transformers, the high-noise expert first."""
+        """The transformers, the high-noise expert first."""
         return tuple(network.expert for network in self.networks.values() if network.expert is not None)
-
-    def check_preset(self, preset: Preset) -> None:
-        """Check that the preset fits the model. Raises: ModelError if the model is of another kind than the preset."""
-        check_preset(self.model.spec, preset, "that is loaded")

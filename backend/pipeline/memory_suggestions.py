@@ -1,34 +1,35 @@
-"""Find smaller requests that fit, after a video ran out of device memory: fewer frames, or a smaller size.
+"""Find smaller requests that fit, after a video ran out of device memory: fewer frames, or a smaller size. All other memory than
+the weights is assumed to grow with the tokens. A request is suggested only if the compiler reports that its largest program
+fits."""
 
-The programs of the failed request are compiled, and the compiler reports how much memory they need. From these numbers,
-`backend.pipeline.memory_candidates` estimates which smaller requests fit. Then the compiler reports the memory of such a
-request's largest program. The request is suggested only if this memory fits.
-"""
-
-import logging
+import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import jax
 
 from backend.chips import memory_bytes
-from backend.errors import bytes_needed, is_memory_short
-from backend.models.model import Model
+from backend.errors import RequestError, bytes_needed, is_memory_short
 from backend.pipeline.load import describe_model
 from backend.pipeline.memory import program_bytes, unread_bytes, weight_bytes
-from backend.pipeline.memory_candidates import CAUTION, fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
 from backend.pipeline.warm_up import calls
 from backend.runtime.context import RuntimeContext
 from backend.runtime.program import Compilation, Program, compile_with
 from backend.schemas.events import Compiling, Event, Proposal
+from backend.schemas.geometry import latent_frames, pixel_frames
 from backend.schemas.request import GenerationRequest
+from presets import list_presets
 
+# Maximum number of compiled candidates: this many with fewer frames, and this many of a smaller size.
+MAX_COMPILED_CANDIDATES = 2
+Candidate = TypeVar("Candidate")
+CAUTION = 0.95  # factor on the estimated number of tokens, because some of a program's memory does not shrink with the tokens
 Tell = Callable[[Event], None]
 # A program that does not fit, and whose size the compiler does not report, is assumed to need this factor times the device
 # memory.
 UNKNOWN_SIZE_FACTOR = 1.5
-
-logger = logging.getLogger(__name__)
 
 
 def suggest_smaller_requests(
@@ -38,15 +39,11 @@ def suggest_smaller_requests(
     memory: int | None = None,
     runtime: RuntimeContext | None = None,
 ) -> tuple[Proposal, ...]:
-    """Suggest at most one request with fewer frames and one of a smaller size.
-
-    `tell` receives an event before each compilation. `memory` is the memory of one device in bytes, by default as the device
-    reports it or as known for the chip. If the memory is unknown, nothing is suggested.
-
-    Raises: any error of `tell`; RequestError for a mesh that the devices do not allow.
-    """
+    """Suggest at most one request with fewer frames and one of a smaller size. `tell` receives an event before each compilation.
+    `memory` is the memory of one device in bytes, by default as the device reports it or as known for the chip. If the memory is
+    unknown, nothing is suggested. Raises: any error of `tell`; RequestError for a mesh that the devices do not allow."""
     devices = jax.devices()
-    memory = memory or _device_memory(devices)
+    memory = memory or (devices[0].memory_stats() or {}).get("bytes_limit") or memory_bytes(devices[0].device_kind)
     if memory is None:
         return ()
     measured = measure_memory(request, devices, mesh, tell, runtime=runtime)
@@ -69,40 +66,14 @@ def suggest_smaller_requests(
     )
 
 
-class Meter:
-    """A `Compiler` that records in `needs` how many bytes of a device each program takes.
-
-    The number is infinite if the program does not fit and the compiler does not report its size. If `only` is the key of a
-    program, all other programs are described but not compiled.
-    """
-
-    def __init__(self, only: str | None = None) -> None:
-        self._only = only
-        self.needs: dict[str, float] = {}  # bytes of one device by the program's key
-
-    def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
-        if self._only in (None, program.key):
-            self.needs[program.key] = max(self.needs.get(program.key, 0.0), _bytes_needed(program, lowered))
-        return Compilation(None)
-
-
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryNeeds:
-    """The memory that a request needs on each device.
+    """The bytes of each device that a request needs. `weights` are the bytes of all weights, `peak` all bytes while the program
+    `largest` runs. `peak` is infinite if that program does not fit and the compiler does not report its size."""
 
-    `weights` are the bytes of all weights. `largest` is the key of the program that needs most memory, and `peak` are all used
-    bytes while this program runs.
-    """
-
-    def __init__(self, model: Model, needs: Mapping[str, float], counted: Mapping[str, int], unread: Mapping[str, int]) -> None:
-        """Compute the peak. All mappings have the keys of programs.
-
-        `needs` has all bytes that a program uses, including the weights that it reads. `counted` has the bytes of these weights.
-        `unread` is the result of `unread_bytes`.
-        """
-        self.weights = sum(weight_bytes(model).values())
-        peaks = {key: size + self.weights - counted[key] + unread.get(key, 0) for key, size in needs.items()}
-        self.largest = max(peaks, key=lambda key: peaks[key]) if peaks else None
-        self.peak: float = math.inf if self.largest is None else peaks[self.largest]
+    weights: int
+    largest: str | None
+    peak: float
 
 
 def measure_memory(
@@ -113,36 +84,81 @@ def measure_memory(
     only: str | None = None,
     runtime: RuntimeContext | None = None,
 ) -> MemoryNeeds:
-    meter = Meter(only)
-    model = describe_model(request.resolved_preset, devices, meter, mesh, runtime=runtime)
+    """Compile the request's programs. If `only` is the key of a program, the others are described but not compiled."""
+    needs: dict[str, float] = {}  # bytes of one device, with the weights that the program reads, by the program's key
+    counted: dict[str, int] = {}  # bytes of these weights
+
+    def compile_and_measure(program: Program, lowered: jax.stages.Lowered) -> Compilation:
+        if only in (None, program.key):
+            try:
+                compiled = compile_with(lowered, program.layout.compiler_options, program.layout.runtime.fallbacks)
+            except jax.errors.JaxRuntimeError as error:
+                if not is_memory_short(error):
+                    raise
+                needed = bytes_needed(error)
+            else:
+                needed = program_bytes(compiled)
+            needs[program.key] = max(needs.get(program.key, 0.0), math.inf if needed is None else float(needed))
+        return Compilation(None)
+
+    model = describe_model(request.resolved_preset, devices, compile_and_measure, mesh, runtime=runtime)
     what = f"settings that fit: {request.width}x{request.height}, {request.num_frames} frames"
-    counted: dict[str, int] = {}
-    for program, arguments in _unprepared_programs(model, request):
+    for call in calls(model, request):
+        program, arguments = call.program, call.arguments
+        if program.is_ready(*arguments):
+            continue
         if only in (None, program.key):
             tell(Compiling(what))
         program.prepare(*arguments)
         counted.setdefault(program.key, sum(weight_bytes(model, among=arguments).values()))
-    return MemoryNeeds(model, meter.needs, counted, unread_bytes(model, request))
+    unread, weights = unread_bytes(model, request), sum(weight_bytes(model).values())
+    peaks = {key: size + weights - counted[key] + unread.get(key, 0) for key, size in needs.items()}
+    largest = max(peaks, key=lambda key: peaks[key]) if peaks else None
+    return MemoryNeeds(weights=weights, largest=largest, peak=math.inf if largest is None else peaks[largest])
 
 
-def _unprepared_programs(model: Model, request: GenerationRequest) -> Iterator[tuple[Program, tuple]]:
-    for call in calls(model, request):
-        if not call.program.is_ready(*call.arguments):
-            yield call.program, call.arguments
+def find_first_fitting(
+    candidates: Iterable[Candidate], bytes_if_fitting: Callable[[Candidate], int | None]
+) -> tuple[Candidate, int] | None:
+    """Return the first candidate that fits, with its bytes on each device, None if no compiled candidate fits. `bytes_if_fitting`
+    compiles a candidate, at most `MAX_COMPILED_CANDIDATES` times, and returns its bytes, None if it does not fit."""
+    for candidate in islice(candidates, MAX_COMPILED_CANDIDATES):
+        if (size := bytes_if_fitting(candidate)) is not None:
+            return candidate, size
+    return None
 
 
-def _bytes_needed(program: Program, lowered: jax.stages.Lowered) -> float:
+def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
+    """Return the share of the request's tokens that fits into `capacity` bytes of each device, below 0 if the weights alone do
+    not fit. `needed` are all bytes that the request needs, including `weights`."""
+    return CAUTION * (capacity - weights) / (needed - weights)
+
+
+def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
+    """Yield the request with fewer and fewer frames, first with at most the fraction `share` of its tokens."""
+    scale = request.resolved_preset.vae_scale_temporal
+    while (count := int(latent_frames(request.num_frames, scale) * share)) > 1:
+        changed = _with_settings(request, num_frames=pixel_frames(count, scale))
+        if changed is None:
+            return
+        yield changed
+        share *= CAUTION**3
+
+
+def smaller_sizes(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:
+    """Yield the request at sizes with at most the fraction `share` of its pixels, the largest size first. The sizes are the sizes
+    of all presets in its preset's series that have the same orientation."""
+    largest, series = share * request.width * request.height, request.resolved_preset.series
+    sizes = {size for preset in list_presets() if preset.series == series for size in preset.sizes}
+    for width, height in sorted(sizes, key=lambda size: -size[0] * size[1]):
+        changed = _with_settings(request, width=width, height=height)
+        if width * height <= largest and (width > height) == (request.width > request.height) and changed is not None:
+            yield changed
+
+
+def _with_settings(request: GenerationRequest, **changes: int) -> GenerationRequest | None:
     try:
-        compiled = compile_with(lowered, program.layout.compiler_options, program.layout.runtime.fallbacks)
-    except jax.errors.JaxRuntimeError as error:
-        if not is_memory_short(error):
-            raise
-        needed = bytes_needed(error)
-    else:
-        needed = program_bytes(compiled)
-    return math.inf if needed is None else float(needed)
-
-
-def _device_memory(devices: Sequence[jax.Device]) -> int | None:
-    stats = devices[0].memory_stats() or {}
-    return stats.get("bytes_limit") or memory_bytes(devices[0].device_kind)
+        values: dict[str, Any] = request.model_dump() | changes
+        return GenerationRequest(**values)
+    except RequestError:
+        return None

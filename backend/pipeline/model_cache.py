@@ -1,9 +1,6 @@
-"""The models that a worker keeps: on the devices while they fit, then in the host's memory, then only on disk.
-
-A model is a list of networks. Networks of equal content are stored once and shared by models. The least recently used model is
-unloaded first. Models that queued jobs need are unloaded after other models. Models that the operator keeps loaded are unloaded
-last. Before a cached model is used again, its files are checked. A model whose files changed is unloaded.
-"""
+"""The models that a worker keeps: on the devices while they fit, then in the host's memory, then only on disk. A model is a list
+of networks. Networks of equal content are stored once and shared by models. The least recently used model is unloaded first,
+models that queued jobs need later, and models that the operator keeps loaded last."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import functools
 import gc
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -36,12 +33,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of the memory for models that are not in use, in bytes.
-
-    `chips` limits all devices together; None allows all models that fit beside the current model. `host` limits the host's
-    memory; None allows half of the free memory. `device_bytes` is the memory of one device, None if devices use the host's
-    memory.
-    """
+    """Limits of the memory for models that are not in use, in bytes. `chips` limits all devices together; None allows all models
+    that fit beside the current model. `host` limits the host's memory; None allows half of the free memory. `device_bytes` is the
+    memory of one device, None if devices use the host's memory."""
 
     chips: int | None = None
     host: int | None = None
@@ -49,8 +43,8 @@ class Bounds:
 
     @classmethod
     def for_this_process(cls, chips: int | None = None, host: int | None = None, is_alone: bool = True) -> Bounds:
-        """Return the limits for this process's devices. `is_alone` is False if several hosts work together. All these hosts must
-        unload the same models, so their limits do not depend on the free memory of one host."""
+        """Return the limits for this process's devices. If several hosts work together (not `is_alone`), all must unload the same
+        models, so their limits do not depend on the free memory of one host."""
         device = jax.local_devices()[0]
         size = (device.memory_stats() or {}).get("bytes_limit") or memory_bytes(device.device_kind)
         if not is_alone:
@@ -65,8 +59,7 @@ NO_CACHE = Bounds(chips=0, host=0)
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class _CachedModel:
-    """A cached model. `needed` is the number of bytes of one device that the model's largest program uses besides the model's
-    weights, 0 until that number is known."""
+    """A cached model. Its largest program needs `needed` bytes of one device besides the weights, 0 until that is known."""
 
     key: Key
     loaded: LoadedModel
@@ -80,24 +73,15 @@ class ModelCache:
     """All cached models, the most recently used last. One thread uses a model while another thread may load the next model."""
 
     def __init__(self, bounds: Callable[[], Bounds] = lambda: NO_CACHE, available: Callable[[], int] = free_memory) -> None:
-        """Create an empty cache.
-
-        `bounds` is called when the limits are first needed, because the devices are not known earlier. `available` returns the
-        free bytes of the host's memory.
-        """
-        self._find_bounds, self._available = bounds, available
+        """`bounds` is called late, because the devices are not known earlier. `available` returns the host's free bytes."""
+        self._bounds, self._available = functools.cache(bounds), available
         self._lock = threading.RLock()
         self._models: dict[Key, _CachedModel] = {}
         self._current: Key | None = None
         self._expected: frozenset[str] = frozenset()
 
-    @functools.cached_property
-    def _bounds(self) -> Bounds:
-        return self._find_bounds()
-
     def activate(self, key: Key) -> LoadedModel | None:
-        """Return the cached model and make it the current model on the devices. None if it is not cached, or if its files
-        changed."""
+        """Make the cached model the current model. Return None if it is not cached, or if its files changed."""
         with self._lock:
             model = self._models.get(key)
             if model is None:
@@ -112,8 +96,7 @@ class ModelCache:
             return model.loaded
 
     def peek(self, key: Key) -> LoadedModel | None:
-        """Return the cached model without moving its weights to the devices, for uses that need no weights. None if it is not
-        cached."""
+        """Return the cached model without moving its weights to the devices, None if it is not cached."""
         with self._lock:
             model = self._models.get(key)
             return None if model is None else model.loaded
@@ -125,11 +108,8 @@ class ModelCache:
             return next((network for network in found if is_unchanged(network.content.fingerprints)), None)
 
     def make_room_for(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> None:
-        """Free memory for a model that becomes the current model.
-
-        `cached_networks` are the networks of this model that are already cached. The model's other networks take `num_bytes` on
-        all devices together and `bytes_per_device` on each device.
-        """
+        """Free memory for a model that becomes the current model. Its networks that are not in `cached_networks` take `num_bytes`
+        on all devices together and `bytes_per_device` on each device."""
         with self._lock:
             self._current = None
             self._make_room(cached_networks, num_bytes, bytes_per_device)
@@ -137,19 +117,25 @@ class ModelCache:
                 gc.collect()  # frees the device memory of models that were removed from the cache
 
     def try_make_room_beside(self, cached_networks: Collection[CachedNetwork], num_bytes: int, bytes_per_device: int) -> bool:
-        """Free memory for a model that is loaded while another model is in use. If the two models do not fit together, free
-        nothing and return False. The arguments are as in `make_room_for`."""
+        """Free memory as in `make_room_for`, beside the current model, or return False if the models do not fit together."""
         with self._lock:
-            current = self._models.get(self._current)
+            current, bounds = self._models.get(self._current), self._bounds()
             used = [*cached_networks, *(current.loaded.networks.values() if current else ())]
-            if not self._would_fit(set(map(id, used)), num_bytes, bytes_per_device + (current.needed if current else 0)):
+            ids = set(map(id, used))
+            if bounds.device_bytes is None:
+                idle = sum(network.num_bytes for network in self._distinct_networks() if id(network) not in ids)
+                fits = num_bytes <= self._host_share(bounds.chips, idle, 0)
+            else:
+                bytes_in_use = sum(network.bytes_per_device for network in self._distinct_networks() if id(network) in ids)
+                bytes_in_use += bytes_per_device + (current.needed if current else 0)
+                fits = bytes_in_use <= ROOM * bounds.device_bytes
+            if not fits or (bounds.chips is not None and num_bytes > bounds.chips):
                 return False
             self._make_room(used, 0, bytes_per_device, prefetched_bytes=num_bytes)
             return True
 
     def add(self, key: Key, loaded: LoadedModel, fingerprints: Sequence[Fingerprint], *, is_used: bool = True) -> None:
-        """Add a loaded model. `fingerprints` describe the model's files before they were read. `is_used` makes the model the
-        current model."""
+        """Add a loaded model. `fingerprints` describe its files before they were read. `is_used` makes it the current model."""
         with self._lock:
             self._models[key] = _CachedModel(key=key, loaded=loaded, fingerprints=tuple(fingerprints))
             if is_used:
@@ -157,8 +143,7 @@ class ModelCache:
             self._make_room()
 
     def reserve_program_memory(self, loaded: LoadedModel, count_bytes: Callable[[], int]) -> None:
-        """Reserve memory of each device for this model's programs, besides the memory of its weights. `count_bytes` returns the
-        bytes to reserve. It is called only if `must_reserve_program_memory`."""
+        """Reserve `count_bytes()` of each device for this model's programs, if `must_reserve_program_memory`."""
         if not self.must_reserve_program_memory:
             return
         needed = count_bytes()
@@ -171,22 +156,21 @@ class ModelCache:
     @property
     def must_reserve_program_memory(self) -> bool:
         """True if the memory of programs must be reserved: the device memory is known, and several models are cached."""
-        return self._bounds.device_bytes is not None and len(self._models) > 1
+        return self._bounds().device_bytes is not None and len(self._models) > 1
 
     def set_expected(self, models: Iterable[str]) -> None:
-        """Set the checkpoints that queued jobs need. Models of these checkpoints are unloaded after other models."""
+        """Set the checkpoints that queued jobs need. Their models are unloaded after other models."""
         with self._lock:
             self._expected = frozenset(models)
 
     def pin(self, model: str, is_pinned: bool) -> None:
-        """Set whether the operator wants to keep this model loaded. A pinned model is unloaded after all other models."""
+        """Set whether the operator wants to keep this model loaded. A pinned model is unloaded last."""
         with self._lock:
             for cached in self._models.values():
                 if cached.key[0] == model:
                     cached.is_pinned = is_pinned
 
     def unload(self, key: Key) -> None:
-        """Unload a model, and the networks that no other model uses."""
         with self._lock:
             if self._models.pop(key, None) is not None:
                 self._current = None if self._current == key else self._current
@@ -204,31 +188,19 @@ class ModelCache:
     def list_models(self) -> tuple[CachedModel, ...]:
         """Describe the cached models, the most recently used first."""
         with self._lock:
-            return tuple(_describe(model) for model in reversed(self._models.values()))
+            models = []
+            for model in reversed(self._models.values()):
+                sums = _sum_bytes(model.loaded.networks.values())
+                models.append(CachedModel(model=model.key[0], chip_bytes=sums[0], host_bytes=sums[1], is_pinned=model.is_pinned))
+            return tuple(models)
 
     def count_bytes(self) -> tuple[int, int]:
         """Return the bytes of cached models on the devices and in the host's memory. Shared networks count once."""
         with self._lock:
-            sums = {False: 0, True: 0}
-            for network in self._distinct_networks():
-                sums[network.is_on_host] += network.num_bytes
-            return sums[False], sums[True]
+            return _sum_bytes(self._distinct_networks())
 
-    def _distinct_networks(self) -> Iterator[CachedNetwork]:
-        return iter(
-            {id(network): network for model in self._models.values() for network in model.loaded.networks.values()}.values()
-        )
-
-    def _would_fit(self, used: Collection[int], num_bytes: int, bytes_per_device: int) -> bool:
-        """Return whether a model of this size fits beside the networks in use, if all other networks are unloaded. `used` has the
-        `id()` of each network in use."""
-        if self._bounds.chips is not None and num_bytes > self._bounds.chips:
-            return False
-        if self._bounds.device_bytes is None:
-            idle = sum(network.num_bytes for network in self._distinct_networks() if id(network) not in used)
-            return num_bytes <= self._host_share(self._bounds.chips, idle, 0)
-        used_bytes = sum(network.bytes_per_device for network in self._distinct_networks() if id(network) in used)
-        return used_bytes + bytes_per_device <= ROOM * self._bounds.device_bytes
+    def _distinct_networks(self) -> Collection[CachedNetwork]:
+        return {id(network): network for model in self._models.values() for network in model.loaded.networks.values()}.values()
 
     def _make_room(
         self,
@@ -237,32 +209,25 @@ class ModelCache:
         bytes_per_device: int = 0,
         prefetched_bytes: int = 0,
     ) -> None:
-        """Offload or unload idle models until the current model and a new model fit into memory.
-
-        Args:
-            cached_networks: networks that the new model shares.
-            num_bytes: bytes of the other networks of a new model that is used immediately, on all devices together.
-            bytes_per_device: bytes of the new model's other networks on each device.
-            prefetched_bytes: replaces `num_bytes`, which is then 0, for a new model that is used later. These bytes count towards
-                the limit of idle models.
-        """
+        """Offload or unload idle models until the current model and a new model fit into memory. The new model shares
+        `cached_networks`. Its other networks take `num_bytes` on all devices together, and `bytes_per_device` on each. For a
+        model that is used later, `prefetched_bytes` replace `num_bytes`, and count towards the limit of idle models."""
         current, is_dropped = self._models.get(self._current), False
         used = set(map(id, [*cached_networks, *(current.loaded.networks.values() if current else ())]))
         if current:
             current.on_host = False
             bytes_per_device += current.needed
-        while (evicted := self._next_to_evict(on_host=False)) and self._exceeds_devices(
-            used, num_bytes, bytes_per_device, prefetched_bytes
-        ):
+        needed = num_bytes, bytes_per_device, prefetched_bytes
+        while (evicted := self._next_to_evict(on_host=False)) and self._exceeds_devices(used, *needed):
             evicted.on_host = True
-        while (evicted := self._next_to_evict(on_host=True)) and self._offloaded_bytes(used) > self._max_host_bytes(num_bytes):
+        while (evicted := self._next_to_evict(on_host=True)) and self._exceeds_host(used, num_bytes):
             logger.info("Unloading %s: the host's memory is needed", Path(evicted.key[0]).name)
             del self._models[evicted.key]
             is_dropped, evicted = True, None
         if is_dropped:
             gc.collect()  # free the memory of the dropped models before it is used again
         on_devices = self._network_ids_on_devices(used)
-        networks = list(self._distinct_networks())
+        networks = self._distinct_networks()
         for network in networks:
             if id(network) not in on_devices:
                 network.move(to_host=True)
@@ -271,8 +236,7 @@ class ModelCache:
                 network.move(to_host=False)
 
     def _next_to_evict(self, *, on_host: bool) -> _CachedModel | None:
-        """Return the idle model that is offloaded or unloaded next: a model on the host if `on_host`, otherwise a model on the
-        devices. None if no such model is idle."""
+        """Return the next idle model to unload from the host, or else to offload from the devices."""
         idle = [model for key, model in self._models.items() if key != self._current and model.on_host == on_host]
         return min(idle, key=lambda model: (model.is_pinned, model.key[0] in self._expected), default=None)
 
@@ -282,45 +246,35 @@ class ModelCache:
 
     def _exceeds_devices(self, used: Collection[int], num_bytes: int, bytes_per_device: int, prefetched_bytes: int) -> bool:
         """Return whether the models on the devices exceed the device memory, or idle models exceed their limit (see `Bounds`).
-
-        `used` has the `id()` of each network in use. See `_make_room` for the other arguments.
-        """
-        on_devices = self._network_ids_on_devices(used)
+        `used` has the `id()` of each network in use. See `_make_room` for the other arguments."""
+        on_devices, bounds = self._network_ids_on_devices(used), self._bounds()
         networks_there = [network for network in self._distinct_networks() if id(network) in on_devices]
         idle = sum(network.num_bytes for network in networks_there if id(network) not in used)
-        if self._bounds.device_bytes is None:
-            return idle + prefetched_bytes > self._host_share(self._bounds.chips, idle, num_bytes)
+        if bounds.device_bytes is None:
+            return idle + prefetched_bytes > self._host_share(bounds.chips, idle, num_bytes)
         used_bytes = sum(network.bytes_per_device for network in networks_there) + bytes_per_device
-        max_idle_bytes = self._bounds.chips
-        return used_bytes > ROOM * self._bounds.device_bytes or (
-            max_idle_bytes is not None and idle + prefetched_bytes > max_idle_bytes
-        )
+        is_idle_exceeded = bounds.chips is not None and idle + prefetched_bytes > bounds.chips
+        return used_bytes > ROOM * bounds.device_bytes or is_idle_exceeded
 
-    def _offloaded_bytes(self, used: Collection[int]) -> int:
-        on_devices = self._network_ids_on_devices(used)
-        return sum(network.num_bytes for network in self._distinct_networks() if id(network) not in on_devices)
-
-    def _max_host_bytes(self, num_bytes: int) -> int:
-        if self._bounds.host is None and self._bounds.device_bytes is None:
-            return 0  # the devices use the host's memory, so moving a network to the host would free no memory
-        return self._host_share(
-            self._bounds.host, sum(network.num_bytes for network in self._distinct_networks() if network.is_on_host), num_bytes
-        )
+    def _exceeds_host(self, used: Collection[int], num_bytes: int) -> bool:
+        """Return whether the offloaded networks exceed the limit of the host's memory."""
+        on_devices, networks = self._network_ids_on_devices(used), self._distinct_networks()
+        if self._bounds().host is None and self._bounds().device_bytes is None:
+            limit = 0  # the devices use the host's memory, so moving a network to the host would free no memory
+        else:
+            kept = sum(network.num_bytes for network in networks if network.is_on_host)
+            limit = self._host_share(self._bounds().host, kept, num_bytes)
+        return sum(network.num_bytes for network in networks if id(network) not in on_devices) > limit
 
     def _host_share(self, bound: int | None, kept: int, num_bytes: int) -> int:
-        """Return the limit in bytes of host memory for cached models: `bound`, or else a share of the free memory.
-
-        The share is `HOST_SHARE`. The `kept` bytes that cached models already use count as free. The `num_bytes` bytes that a
-        model needs while it is loaded do not count as free.
-        """
+        """Return the limit in bytes of host memory for cached models: `bound`, or else a share of the free memory. The `kept`
+        bytes that cached models already use count as free, the `num_bytes` that a model needs while it is loaded do not."""
         return bound if bound is not None else int(HOST_SHARE * max(0, self._available() + kept - num_bytes))
 
 
-def _describe(model: _CachedModel) -> CachedModel:
-    networks = model.loaded.networks.values()
-    return CachedModel(
-        model=model.key[0],
-        chip_bytes=sum(network.num_bytes for network in networks if not network.is_on_host),
-        host_bytes=sum(network.num_bytes for network in networks if network.is_on_host),
-        is_pinned=model.is_pinned,
-    )
+def _sum_bytes(networks: Iterable[CachedNetwork]) -> tuple[int, int]:
+    """Return the bytes of these networks on the devices and in the host's memory."""
+    sums = {False: 0, True: 0}
+    for network in networks:
+        sums[network.is_on_host] += network.num_bytes
+    return sums[False], sums[True]

@@ -1,7 +1,5 @@
 """Download and check a model's files, before the worker unloads its current model. Loads no weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Callable
@@ -25,7 +23,7 @@ _KEPT = (".safetensors", ".json", ".pt", ".model")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A checkpoint on this machine, with its model family and spec. `source` is the requested folder or Hub id."""
+    """A checkpoint on this machine. `source` is the requested folder or Hub id."""
 
     source: str
     checkpoint: Checkpoint
@@ -34,7 +32,7 @@ class ModelFiles:
 
     @property
     def files_hash(self) -> str:
-        """A short hash of the files' names and sizes. Hosts that generate a video together must have the same hash."""
+        """A hash of the files' names and sizes, equal on all hosts that generate a video together."""
         folder = self.checkpoint.folder
         places = [(path.relative_to(folder) if path.is_relative_to(folder) else path.name, path) for path in self.paths]
         sizes = "\n".join(f"{name} {path.stat().st_size}" for name, path in places)
@@ -43,23 +41,19 @@ class ModelFiles:
     @property
     def paths(self) -> list[Path]:
         """The files that the model is loaded from."""
-        folder = self.checkpoint.folder
-        there = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]  # "**" would not follow links to folders
-        kept = sorted(path for path in there if path.suffix in _KEPT and path.is_file() and self._is_used(path))
-        return kept + [path for path in map(file_path, self.checkpoint.transformer_files.values()) if path not in kept]
-
-    def _is_used(self, path: Path) -> bool:
-        """Return whether this model uses the file. Transformers of other presets in the same checkpoint are not used."""
-        part = path.relative_to(self.checkpoint.folder).parts[0]
-        own = {part_folder(part, self.checkpoint.transformer_folder) for part in self.checkpoint.parts}
-        return part in own or not part.startswith(TRANSFORMER)
+        checkpoint, kept = self.checkpoint, []
+        own = {part_folder(part, checkpoint.transformer_folder) for part in checkpoint.parts}
+        for path in sorted([*checkpoint.folder.glob("*"), *checkpoint.folder.glob("*/*")]):  # "**" follows no links to folders
+            part = path.relative_to(checkpoint.folder).parts[0]
+            is_of_another_preset = part.startswith(TRANSFORMER) and part not in own
+            if path.suffix in _KEPT and path.is_file() and not is_of_another_preset:
+                kept.append(path)
+        return kept + [path for path in map(file_path, checkpoint.transformer_files.values()) if path not in kept]
 
 
 def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
-    """Download the files that loading the preset's model needs, and check that they are complete and can be used.
-
-    Raises: ModelError, RequestError; any error of `on_event`.
-    """
+    """Download the files that loading the preset's model needs, and check that they are complete and can be used. Raises:
+    ModelError, RequestError; any error of `on_event`."""
     files = open_model(preset, model, on_event)
     for part in files.checkpoint.parts:
         check_part(files.checkpoint, files.family, part)
@@ -69,10 +63,8 @@ def check_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFi
 
 
 def open_model(preset: Preset, model: str | None, on_event: OnEvent) -> ModelFiles:
-    """Open the preset's checkpoint, or `model` (a folder or a Hub id) in its place. Download it if needed.
-
-    Raises: ModelError if it is not available, or is of another kind than the preset; any error of `on_event`.
-    """
+    """Open the preset's checkpoint, or `model` (a folder or a Hub id) in its place. Download it if needed. Raises: ModelError if
+    it is not available, or is of another kind than the preset; any error of `on_event`."""
     source = model or preset.model_source
     checkpoint = complete_checkpoint(find_checkpoint(source, recognise, _report_download(on_event)), preset)
     family, spec = recognise(checkpoint)
@@ -88,6 +80,5 @@ def find_lora_file(choice: LoraChoice, on_event: OnEvent) -> Path:
 
 
 def _report_download(on_event: OnEvent) -> OnBytes:
-    """Return an `on_bytes` function that reports the download's progress and speed as events."""
     speed = Speed()
     return lambda done, total: on_event(Loading(done, total, DOWNLOAD, speed(done) if total else 0.0))

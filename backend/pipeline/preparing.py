@@ -1,7 +1,5 @@
 """Prepare a video: merge the LoRAs into the weights, and compile the programs of the stages that remain."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Generator
 
@@ -16,13 +14,21 @@ from backend.schemas.events import Compiling, Event, Loading
 
 
 def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
-    """Merge LoRAs and compile the programs of these stages, before the first stage starts.
+    """Merge the request's LoRAs and compile the programs of these stages. A cancel stops the merge within about a second, with
+    some tensors changed, which the next request's merge reads again. With several hosts a cancel does not stop the merge, because
+    the hosts would stop at different tensors. Later, a cancel takes effect between two programs, on all hosts at the same
+    program. Raises: ModelError if a LoRA changes nothing."""
 
-    A cancel takes effect between two programs. All hosts prepare the same programs in the same order, so all hosts stop at the
-    same program. Raises: ModelError if a LoRA changes nothing.
-    """
+    def merge(tell: Callable[[Event], None]) -> None:
+        report = stop_when(run.is_cancelled, tell) if run.place.is_alone else tell
+        downscale = run.request.control_downscale if run.request.control else None
+        run.notes.extend(merge_loras(run.loaded, run.request.loras, report, downscale))
+
     if "denoise" in stages:
-        yield from _merge_loras(run)
+        if run.request.loras or any(expert.loras != () for expert in run.loaded.experts):
+            yield Loading(0, 0, "the LoRAs")
+            with run.clock.measure("lora"), contextlib.suppress(Stopped):
+                yield from stream_events(merge)
         if run.is_cancelled():
             return
     with run.clock.measure("compile"):
@@ -30,30 +36,7 @@ def prepare(run: Run, stages: Collection[Stage] = STAGES) -> Generator[Event]:
             yield event
             if not (isinstance(event, Compiling) and event.is_loaded) and run.is_cancelled():
                 return
-        reserve_memory(run, stages)
-
-
-def reserve_memory(run: Run, stages: Collection[Stage] = STAGES) -> None:
-    """Unload other cached models if the programs of these stages need the memory of those models."""
-    run.loaded.reserve_program_memory(
-        run.loaded, lambda: max_bytes_beside_weights(run.model, calls(run.model, run.request, stages))
-    )
-
-
-def _merge_loras(run: Run) -> Generator[Event]:
-    """Merge the request's LoRAs into the weights, remove the previous request's LoRAs, and report the progress of downloads.
-
-    A cancel stops the merge within about a second, with some tensors changed. The next request's merge reads these tensors again.
-    With several hosts a cancel does not stop the merge, because the hosts would stop at different tensors.
-    """
-    if not run.request.loras and all(expert.loras == () for expert in run.loaded.experts):
-        return
-    yield Loading(0, 0, "the LoRAs")
-
-    def merge(tell: Callable[[Event], None]) -> None:
-        report = stop_when(run.is_cancelled, tell) if run.place.is_alone else tell
-        downscale = run.request.control_downscale if run.request.control else None
-        run.notes.extend(merge_loras(run.loaded, run.request.loras, report, downscale))
-
-    with run.clock.measure("lora"), contextlib.suppress(Stopped):
-        yield from stream_events(merge)
+        # This unloads other cached models if the programs need the memory of those models.
+        run.loaded.reserve_program_memory(
+            run.loaded, lambda: max_bytes_beside_weights(run.model, calls(run.model, run.request, stages))
+        )

@@ -1,7 +1,4 @@
-"""Encode the prompts of a video whose prompt or action changes, and select the conditions of each block.
-
-In this module, a text is a pair of prompt and action.
-"""
+"""Encode the texts of a video, pairs of prompt and action, and select the conditions of each block."""
 
 import dataclasses
 from bisect import bisect_right
@@ -14,8 +11,7 @@ from backend.schemas.request import GenerationRequest
 
 
 class Script:
-    """The prompt schedule of a video. `texts` has a request for each different pair of prompt and action, in the order of first
-    use. Such a request has no cues."""
+    """The prompt schedule of a video. `texts` has a request without cues for each different text, in the order of first use."""
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
@@ -30,8 +26,7 @@ class Script:
             self.add_cue(cue)
 
     def add_cue(self, cue: Cue) -> bool:
-        """Add a cue. Its block must not precede the blocks of cues that were added before. Return whether the cue has a new
-        text."""
+        """Add a cue. Its block must not precede the blocks of earlier cues. Return whether the cue has a new text."""
         self._prompt, self._action = cue.prompt or self._prompt, cue.action or self._action
         text = self._prompt, self._action
         is_new = text not in self._known
@@ -44,37 +39,28 @@ class Script:
         return is_new
 
     def forget_oldest(self, most: int) -> list[int]:
-        """Forget all texts except the `most` texts that were used last. Return the indices of the forgotten texts.
-
-        A forgotten text counts as new when it is used again.
-        """
-        old = list(self._known)[:-most]
-        return [self._known.pop(text) for text in old]
+        """Forget all texts except the `most` texts that were used last, and return the indices of the forgotten texts. A
+        forgotten text counts as new when it is used again."""
+        return [self._known.pop(text) for text in list(self._known)[:-most]]
 
     def text_index_at(self, block: int) -> int:
-        """Return the index in `texts` of the text that this block uses."""
         return self._numbers[bisect_right(self._blocks, block) - 1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoConditions:
-    """The conditions of all texts of a video. `by_text` maps a text's index in `Script.texts` to its conditions.
-
-    Callers may add the conditions of new texts to `by_text` while the video is generated.
-    """
+    """The conditions of all texts of a video, by their index in `Script.texts`. Callers may add the conditions of new texts."""
 
     by_text: dict[int, PromptConditions]
 
     def select(self, index: int, from_inputs: Collection[str] = ()) -> PromptConditions:
-        """Return the conditions of text `index`. Conditions named in `from_inputs` depend only on the inputs, so they are taken
-        from text 0."""
+        """Return the conditions of text `index`, but of text 0 those in `from_inputs`, which depend only on the inputs."""
         own, first = self.by_text[index], self.by_text[0]
         shared = {name: first.full[name] for name in from_inputs if name in first.full}
         return dataclasses.replace(own, full={**shared, **own.full})
 
     def remove(self, indices: Iterable[int], from_inputs: Collection[str] = ()) -> None:
-        """Remove the conditions of these texts. Keep the conditions of text 0 that `from_inputs` names, because all texts use
-        them."""
+        """Remove the conditions of these texts, but keep what `from_inputs` names of text 0, because all texts use it."""
         for index in indices:
             full = self.by_text.pop(index).full
             if index == 0:
@@ -82,7 +68,6 @@ class VideoConditions:
 
 
 def encode_all_texts(model: Model, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[VideoConditions]:
-    """Yield the work of encoding all texts of the video."""
     first, *later = Script(request).texts
     by_text = {0: (yield from model.encode(weights, first, inputs))}
     for index, text in enumerate(later, 1):
@@ -91,10 +76,7 @@ def encode_all_texts(model: Model, weights: Weights, request: GenerationRequest,
 
 
 def encode_later_text(model: Model, weights: Weights, text: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-    """Yield the work of encoding a text of the script that is not the first.
-
-    Conditions that depend only on the inputs (`from_inputs` of the model spec) are not encoded again.
-    """
+    """Yield the work of encoding a text that is not the first. Conditions of the inputs alone are not encoded again."""
     spec = model.spec
     later = {} if spec.from_inputs else {role: value for role, value in inputs.items() if role not in spec.first_only}
     return (yield from model.encode(weights, text, later))

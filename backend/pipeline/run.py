@@ -6,14 +6,15 @@ import functools
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
 from backend.errors import Stopped
-from backend.media.source import KeptPixels
+from backend.media.source import KeptPixels, Opened
 from backend.models.model import Latents, Model, States, Weights
-from backend.pipeline.inputs import open_kept_pixels
+from backend.models.spec import check_preset
+from backend.pipeline.inputs import open_inputs
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.profiling import Profile
 from backend.runtime.hosts import Place
@@ -22,8 +23,7 @@ from backend.schemas.request import GenerationRequest
 
 
 class WorkClock:
-    """Measures the seconds of each part of the work on a video, such as "lora", "compile" and the stages. The video's result has
-    these numbers."""
+    """Measures the seconds of each part of the work on a video, such as "lora", "compile" and the stages."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {"compile": 0.0, "encode": 0.0, "denoise": 0.0, "decode": 0.0}
@@ -35,7 +35,6 @@ class WorkClock:
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Generator[None]:
-        """Add the time spent inside the block to the part `name` of the work."""
         started = time.monotonic()
         try:
             yield
@@ -45,8 +44,7 @@ class WorkClock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Described:
-    """A video whose arrays are replaced by their shapes. Functions get a `Described` instead of a `Run` if programs are only
-    compiled or listed."""
+    """A video whose arrays are replaced by their shapes, in place of a `Run` if programs are only compiled or listed."""
 
     is_described: ClassVar[bool] = True
     request: GenerationRequest
@@ -55,19 +53,14 @@ class Described:
 
     @property
     def weights(self) -> Weights:
-        """The shapes and shardings of the weights."""
         return {network.part: network.program_weights for network in self.model.networks}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One video that is being generated.
-
-    `notes` are shown with the result. `match_colors` changes the colors of the finished frames before they are written. Its
-    argument and its result are lists of arrays uint8 [F, H, W, 3], which together are all frames of the video.
-
-    Raises: ModelError if the model is of another kind than the request's preset.
-    """
+    """One video that is being generated. `notes` are shown with the result. `match_colors` changes the colors of the finished
+    frames before they are written. Its argument and its result are lists of arrays uint8 [F, H, W, 3], which together are all
+    frames of the video. Raises: ModelError if the model is of another kind than the request's preset."""
 
     is_described: ClassVar[bool] = False
     request: GenerationRequest
@@ -80,18 +73,16 @@ class Run:
     match_colors: Callable[[list[np.ndarray]], list[np.ndarray]] = list
 
     def __post_init__(self) -> None:
-        self.loaded.check_preset(self.request.resolved_preset)
+        check_preset(self.model.spec, self.request.resolved_preset, "that is loaded")
 
     @functools.cached_property
     def kept_pixels(self) -> KeptPixels | None:
-        """The clip's pixels that must stay unchanged, None if all pixels may change. The clip is opened once, and both the
-        encoding and the finished frames use its pixels."""
-        return open_kept_pixels(self.request)
-
-    @property
-    def is_shot(self) -> bool:
-        """True if the video is a shot of a storyboard. Only shots have a function `match_colors`."""
-        return self.match_colors is not list
+        """The clip's pixels that must stay unchanged, None if all may change, for both the encoding and the finished frames."""
+        request = self.request
+        if not request.video or request.strength is not None or not request.keeps_pixels:
+            return None
+        # The type `Opened` has no DrivingClip. The roles "video" and "mask" never give a DrivingClip, so the cast is safe.
+        return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))
 
     @property
     def all_notes(self) -> tuple[str, ...]:
@@ -101,7 +92,7 @@ class Run:
     def create_result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
     ) -> VideoResult:
-        """Create the video's result. `video` is the finished mp4. The result contains `request`, by default the run's request."""
+        """Create the video's result, with `request` or the run's request. `video` is the finished mp4."""
         request = request or self.request
         return VideoResult(
             path=str(video),
@@ -122,7 +113,6 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """The place of this process among the hosts that generate the video together."""
         return self.loaded.runtime.place
 
     @property
@@ -140,11 +130,8 @@ class PartialVideo(Stopped):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """A denoising after `steps_done` steps, counted over all chunks.
-
-    `states` are the sampler's states of the current chunk, `chunks` the clean latents of earlier chunks. `skipped_steps` is the
-    number of steps that reused an earlier step's output. `block_counts` is the result of `Denoising.count_blocks`.
-    """
+    """A denoising after `steps_done` steps, counted over all chunks: the sampler's `states` of the current chunk, and the clean
+    latents of earlier `chunks`. `skipped_steps` reused an earlier step's output. See `Denoising.count_blocks`."""
 
     states: States
     steps_done: int
@@ -153,7 +140,7 @@ class Denoised:
     block_counts: tuple[float, float] = (0.0, 0.0)
 
     def join_latents(self, clean: bool) -> Latents:
-        """Join the latents of all chunks. For the last chunk, use the clean estimate if `clean`, otherwise the last sample."""
+        """Join the latents of all chunks. Use the last chunk's clean estimate if `clean`, otherwise its last sample."""
         last = {name: np.asarray(state.clean if clean else state.sample) for name, state in self.states.items()}
         chunks = (*self.chunks, last)
         return {name: np.concatenate([chunk[name] for chunk in chunks], axis=2) for name in last}

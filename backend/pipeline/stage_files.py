@@ -3,10 +3,8 @@
 - `stage1_embeddings.safetensors` contains the denoiser's inputs. The model family defines the names of the arrays. The names have
   prefixes for later prompts and for steps at half size, as in `later_1.half.first_frame`. Embeddings of prompts have the format
   of diffusers' pipelines.
-- `stage2_state.safetensors` contains the state of an unfinished denoising.
-- `stage2_latents.safetensors` contains the latents of a finished denoising.
-- `stage3_frames.safetensors` contains the frames of an unfinished decoding.
-- `stage3_sound.wav` contains the audio before AAC encoding.
+- `stage2_state.safetensors` and `stage2_latents.safetensors` contain an unfinished and a finished denoising.
+- `stage3_frames.safetensors` contains an unfinished decoding, `stage3_sound.wav` the audio before AAC encoding.
 
 Each safetensors file also contains the request that it was written for, the model's source, and the seconds of work so far. Names
 of arrays of other streams than the video start with the stream, as in `sound.latents`. Files are replaced atomically. With
@@ -27,7 +25,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from backend.files import replace_file
-from backend.media.sound import MODEL_SOUND, Sound
 from backend.models.model import VIDEO, Latents, PromptConditions
 from backend.pipeline.prompt_schedule import VideoConditions
 from backend.pipeline.run import Denoised, Run
@@ -44,29 +41,14 @@ _LATER = "later_"  # prefix of array names of all texts except the first, follow
 ENCODED_BY = (
     *("preset", "task", "prompt", "negative_prompt", "width", "height", "num_frames"),
     *(one.name for one in INPUTS),
-    *(
-        "image_focus",
-        "action",
-        "cues",
-        "trim",
-        "control_kind",
-        "control_downscale",
-        "margins",
-        "extend",
-        "overlap",
-        "keyframe_at",
-        "sound_start",
-        "keeps_sound",
-        "image_crf",
-        "make",
-    ),
+    *("image_focus", "action", "cues", "trim", "control_kind", "control_downscale", "margins", "extend", "overlap"),
+    *("keyframe_at", "sound_start", "keeps_sound", "image_crf", "make"),
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """An unfinished decoding, whose first `latent_frames` latent frames are decoded. `pixels` are uint8 [F, H, W, 3],
-    `decoder_state` is a tree of arrays."""
+    """An unfinished decoding. `pixels` are uint8 [F, H, W, 3], `decoder_state` is a tree of arrays."""
 
     latent_frames: int
     pixels: np.ndarray
@@ -75,8 +57,12 @@ class Decoded:
 
 def write_conditions(run: Run, conditions: VideoConditions) -> None:
     """Write the denoiser's inputs, and the main settings as `generation_config.json`."""
-    folder, request = run.folder, run.request
-    _save_arrays(EMBEDDINGS, _flatten_conditions(conditions), run)
+    request, arrays = run.request, {}
+    for index, own in conditions.by_text.items():
+        for size, named in (("", own.full), (HALF, own.half)):
+            prefix = (f"{_LATER}{index}." if index else "") + size
+            arrays |= {prefix + name: np.asarray(value, np.float32) for name, value in named.items()}
+    _save_arrays(EMBEDDINGS, arrays, run)
     config = {
         "prompt": request.prompt,
         "negative_prompt": request.negative_prompt,
@@ -91,15 +77,12 @@ def write_conditions(run: Run, conditions: VideoConditions) -> None:
         "model_id": request.preset,
     }
     if run.place.is_first:
-        (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
+        (run.folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
 
 
 def read_conditions(folder: Path, request: GenerationRequest) -> VideoConditions | None:
-    """Read the file of `write_conditions`.
-
-    Returns None if the file is missing, or was written for another prompt, input or size. Also None if the request needs the
-    negative prompt and the file lacks it.
-    """
+    """Read the file of `write_conditions`. None if the file is missing, was written for another prompt, input or size, or lacks
+    the negative prompt that the request needs."""
     arrays, written_for = _load_arrays(folder / EMBEDDINGS)
     if written_for is None or (request.reads_negative_prompt and not written_for.reads_negative_prompt):
         return None
@@ -110,22 +93,8 @@ def read_conditions(folder: Path, request: GenerationRequest) -> VideoConditions
         return None
     # Images are also encoded at the size of the first steps, so the two requests must have the same size in the first steps.
     sizes = {request_at_first_size(one).geometry() for one in (request, written_for)}
-    return _group_conditions(arrays) if len(sizes) == 1 or not request.inputs() else None
-
-
-def _flatten_conditions(conditions: VideoConditions) -> dict[str, np.ndarray]:
-    """Return the arrays of the conditions by their names in the file. Prefixes mark the arrays of later texts, and the arrays for
-    half size."""
-    arrays = {}
-    for index, own in conditions.by_text.items():
-        for size, named in (("", own.full), (HALF, own.half)):
-            prefix = (f"{_LATER}{index}." if index else "") + size
-            arrays |= {prefix + name: np.asarray(value, np.float32) for name, value in named.items()}
-    return arrays
-
-
-def _group_conditions(arrays: Mapping[str, np.ndarray]) -> VideoConditions:
-    """Group the arrays of a file by text and size. Inverts `_flatten_conditions`."""
+    if len(sizes) > 1 and request.inputs():
+        return None
     by_text: dict[int, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
     for name, array in arrays.items():
         index, _, rest = name.removeprefix(_LATER).partition(".") if name.startswith(_LATER) else ("0", "", name)
@@ -134,7 +103,6 @@ def _group_conditions(arrays: Mapping[str, np.ndarray]) -> VideoConditions:
 
 
 def write_state(run: Run, denoised: Denoised) -> None:
-    """Write the state of an unfinished denoising."""
     arrays = {}
     for stream, state in denoised.states.items():
         for field in dataclasses.fields(state):
@@ -150,23 +118,17 @@ def write_state(run: Run, denoised: Denoised) -> None:
 def read_state(folder: Path, request: GenerationRequest) -> Denoised | None:
     """Read the file of `write_state`. None if the file is missing or was written for another video."""
     arrays, written_for = _load_arrays(folder / STATE)
-    if written_for is None or not _is_same_video(written_for, request):
+    if not _is_same_video(written_for, request):
         return None
     steps_done = int(arrays.pop("steps_done")[0])
     skipped_steps = int(arrays.pop("spared_steps", np.zeros(1))[0])
-    exact, dropped = arrays.pop("block_counts", np.zeros(2)).tolist()
+    blocks = tuple(arrays.pop("block_counts", np.zeros(2)).tolist())
     states, chunks = {}, {}
     for stream, own in _group_by_stream(arrays).items():
         chunks[stream] = [own.pop(f"chunk_{index}") for index in range(sum(name.startswith("chunk_") for name in own))]
         states[stream] = SamplerState(**{name: jnp.asarray(value) for name, value in own.items()})
     finished = tuple(dict(zip(chunks, arrays, strict=True)) for arrays in zip(*chunks.values(), strict=True))
-    return Denoised(
-        states=states,
-        steps_done=steps_done,
-        chunks=finished,
-        skipped_steps=skipped_steps,
-        block_counts=(exact, dropped),
-    )
+    return Denoised(states=states, steps_done=steps_done, chunks=finished, skipped_steps=skipped_steps, block_counts=blocks)
 
 
 def write_latents(run: Run, latents: Latents) -> None:
@@ -178,7 +140,7 @@ def write_latents(run: Run, latents: Latents) -> None:
 def read_latents(folder: Path, request: GenerationRequest) -> Latents | None:
     """Read the file of `write_latents`. None if the file is missing or was written for another video."""
     arrays, written_for = _load_arrays(folder / LATENTS)
-    if written_for is None or not _is_same_video(written_for, request):
+    if not _is_same_video(written_for, request):
         return None
     return {stream: own["latents"] for stream, own in _group_by_stream(arrays).items()}
 
@@ -188,7 +150,7 @@ def _array_name(stream: str, name: str) -> str:
 
 
 def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Group arrays by stream, the video first. In each group, the arrays' names have no prefix for the stream."""
+    """Group arrays by stream, the video first, under names without the stream's prefix."""
     groups: dict[str, dict[str, np.ndarray]] = {VIDEO: {}}
     for name, array in arrays.items():
         stream, _, own = name.rpartition(".")
@@ -196,14 +158,8 @@ def _group_by_stream(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np
     return groups
 
 
-def write_generated_audio(run: Run, sound: Sound) -> None:
-    """Write the finished video's audio as a WAV file, before AAC encoding loses quality. The audio is generated or the audio
-    input."""
-    sound.write(run.folder / MODEL_SOUND)
-
-
 def write_frames(run: Run, decoded: Decoded) -> None:
-    """Write the frames of an unfinished decoding, and the decoder's state as plain bytes."""
+    """The decoder's state is stored as plain bytes."""
     leaves = jax.tree.leaves(decoded.decoder_state)
     arrays = {f"carry_{index}": np.ascontiguousarray(leaf).reshape(-1).view(np.uint8) for index, leaf in enumerate(leaves)}
     arrays |= {"pixels": decoded.pixels, "latent_frames": np.int32(decoded.latent_frames).reshape(1)}
@@ -211,12 +167,10 @@ def write_frames(run: Run, decoded: Decoded) -> None:
 
 
 def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state: Callable[[], object]) -> Decoded | None:
-    """Read the file of `write_frames`. None if the file is missing or was written for another video.
-
-    `describe_state` returns the shapes, dtypes and shardings of the decoder's state.
-    """
+    """Read the file of `write_frames`. None if it is missing or was written for another video. `describe_state` returns the
+    shapes, dtypes and shardings of the decoder's state."""
     arrays, written_for = _load_arrays(folder / FRAMES)
-    if written_for is None or not _is_same_video(written_for, request):
+    if not _is_same_video(written_for, request):
         return None
     leaves, structure = jax.tree.flatten(describe_state())
     stored = [arrays[name] for index in range(len(leaves)) if (name := f"carry_{index}") in arrays]
@@ -229,39 +183,32 @@ def read_frames_so_far(folder: Path, request: GenerationRequest, describe_state:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete the files of an unfinished denoising or decoding, once the video is stopped or finished."""
     for name in (STATE, FRAMES):
         (folder / name).unlink(missing_ok=True)
 
 
-def remove_files_of_another_model(folder: Path, source: str) -> None:
-    """Delete all stage files if they were written with another model than `source`."""
-    writer = _read_metadata(folder / EMBEDDINGS).get("model", source)
-    if writer != source:
+def adopt_files(folder: Path, source: str) -> dict[str, float]:
+    """Delete all stage files of another model than `source`. Return the seconds of work by stage from the newest stage file."""
+
+    def read_metadata(name: str) -> dict[str, str]:
+        try:
+            with safe_open(folder / name, "np") as file:
+                return file.metadata() or {}
+        except (OSError, SafetensorError):
+            return {}
+
+    if read_metadata(EMBEDDINGS).get("model", source) != source:
         for name in (EMBEDDINGS, STATE, LATENTS, FRAMES):
             (folder / name).unlink(missing_ok=True)
-
-
-def read_seconds(folder: Path) -> dict[str, float]:
-    """Return the seconds of work by stage from the newest stage file, {} if there is no file."""
-    known = (_read_metadata(folder / name).get("seconds") for name in (FRAMES, LATENTS, STATE))
+    known = (read_metadata(name).get("seconds") for name in (FRAMES, LATENTS, STATE))
     return next((json.loads(seconds) for seconds in known if seconds), {})
 
 
-def _read_metadata(path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, "np") as file:
-            return file.metadata() or {}
-    except (OSError, SafetensorError):
-        return {}
-
-
-def _is_same_video(one: GenerationRequest, other: GenerationRequest) -> bool:
-    """Return whether two requests lead to the same latents.
-
-    Input files are compared by their names, because a folder may be moved. `fps` is compared only if the request has a clip,
-    because clips are converted to `fps`.
-    """
+def _is_same_video(one: GenerationRequest | None, other: GenerationRequest) -> bool:
+    """Return whether two requests lead to the same latents. Input files are compared by their names, because a folder may be
+    moved. `fps` matters only with a clip, which is converted to it."""
+    if one is None:
+        return False
     rate = {} if one.reads_clip else {"fps": 0}
     return one.for_sharing() | rate == other.for_sharing() | rate
 
@@ -279,7 +226,7 @@ def _save_arrays(name: str, arrays: Mapping[str, np.ndarray], run: Run) -> None:
 
 
 def _load_arrays(path: Path) -> tuple[dict[str, np.ndarray], GenerationRequest | None]:
-    """Read the file's arrays, and the request for which the file was written. ({}, None) if the file cannot be read."""
+    """Read the file's arrays, and the request for which it was written. ({}, None) if it cannot be read."""
     try:
         with safe_open(path, "np") as file:
             request = GenerationRequest.from_stored(json.loads((file.metadata() or {})["request"]))

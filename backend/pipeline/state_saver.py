@@ -1,15 +1,12 @@
-"""Save an unfinished stage in the job's folder, so that a crash loses one step or a few seconds.
-
-The state is copied to the host between two steps, because the next step overwrites the state on the devices. A thread writes the
-file while the next step runs.
-"""
+"""Save an unfinished stage in the job's folder, so that a crash loses one step or a few seconds. The state is copied to the host
+between two steps, because the next step overwrites it on the devices. A thread writes the file while the next step runs."""
 
 import contextlib
 import logging
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from backend.files import is_disk_full
 
@@ -20,33 +17,22 @@ logger = logging.getLogger(__name__)
 State = TypeVar("State")
 
 
-class StateSaver(Generic[State]):
-    """Calls `write(state)` in a thread, for one state at a time. A context manager: leaving it waits for the last file.
-
-    An error of `write` is logged and leaves the previous file in place. The next `save` raises the error if the disk is full.
-    """
+class StateSaver(contextlib.ExitStack, Generic[State]):
+    """Calls `write(state)` in a thread, for one state at a time. A context manager: leaving it waits for the last file. An error
+    of `write` is logged and leaves the previous file in place. The next `save` raises the error if the disk is full."""
 
     def __init__(self, write: Callable[[State], None], seconds: float = KEEP_SECONDS) -> None:
         self._write, self._seconds = write, seconds
-        self._thread = ThreadPoolExecutor(1, "state-saver")
+        super().__init__()
+        self._thread = self.enter_context(ThreadPoolExecutor(1, "state-saver"))
         self._writing: Future[None] | None = None
         self._next = time.monotonic() + seconds
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-
     def is_due(self) -> bool:
-        """Return whether to save again: the last file is complete, and enough time has passed."""
         return time.monotonic() >= self._next and (self._writing is None or self._writing.done())
 
     def save(self, copy: Callable[[], State]) -> None:
-        """Copy the state with `copy()`, then write it in the thread.
-
-        Raises: OSError if the last file could not be written because the disk is full.
-        """
+        """Copy the state, then write it in the thread. Raises: OSError if the last file failed because the disk is full."""
         began = time.monotonic()
         state = copy()
         now = time.monotonic()
@@ -54,13 +40,13 @@ class StateSaver(Generic[State]):
         self._next = now + max(self._seconds, (now - began) / MOST_SHARE)
 
     def write(self, state: State) -> None:
-        """Write a state in the thread, like `save`, but without copying, because the state is already on the host."""
+        """Write a state that is already on the host, otherwise like `save`."""
         self._raise_full_disk()
         self._next = time.monotonic() + self._seconds
         self._writing = self._thread.submit(self._write, state)
 
     def save_last(self, copy: Callable[[], State]) -> None:
-        """Write the state `copy()` and wait for the file, even if no file is due. Call this before the work stops."""
+        """Write the state `copy()` and wait for the file, before the work stops."""
         self.save(copy)
         self._raise_full_disk()
 
@@ -75,10 +61,7 @@ class StateSaver(Generic[State]):
 
 @contextlib.contextmanager
 def save_if_closed(saver: StateSaver, copy: Callable[[], object] | None) -> Generator[None]:
-    """Save the state `copy()` if the generator that uses this block is closed inside the block.
-
-    Do nothing if no `copy` is given.
-    """
+    """Save the state `copy()`, if given, if the generator that uses this block is closed inside the block."""
     try:
         yield
     except GeneratorExit:

@@ -1,11 +1,5 @@
 """Generate a storyboard: shot after shot, each from the previous shot's last frames, with matched colors, joined into one video.
-
-Each shot has its own folder in the job's folder, with its stage files, its video and its last frames. The folder of a finished
-shot also contains the shot's result. A process that resumes the job starts with the first unfinished shot, where that shot
-stopped.
-"""
-
-from __future__ import annotations
+A process that resumes the job starts with the first unfinished shot, where that shot stopped."""
 
 import dataclasses
 import functools
@@ -31,12 +25,8 @@ def generate_video(
     profile: Profile | None = None,
     runtime: RuntimeContext | None = None,
 ) -> Generator[Event]:
-    """Generate the request's video, of one shot or of many, and upscale it if requested.
-
-    Only upscaling uses `runtime`. See `generate` for the other arguments.
-
-    Raises: the errors of `generate` and `upscale_video`.
-    """
+    """Generate the request's video, of one shot or of many, and upscale it if requested. Only upscaling uses `runtime`. See
+    `generate` for the other arguments. Raises: the errors of `generate` and `upscale_video`."""
     if request.upscale:
         smaller = functools.partial(generate_video, loaded=loaded, folder=folder, is_cancelled=is_cancelled, profile=profile)
         return upscale_video(request, folder, is_cancelled, smaller, runtime)
@@ -53,42 +43,34 @@ def generate_storyboard(
     profile: Profile | None = None,
 ) -> Generator[Event]:
     """Generate all shots in `folder`, and resume from shots in it. Ends with Finished, or with Cancelled and the shots so far.
-
-    With several hosts, each host has its own folder. All hosts start a shot from the same frames, because each host writes the
-    previous shot's last frames to its folder. Only the first host writes videos. Shots that were finished earlier are sent to the
-    other hosts with the job.
-    """
+    With several hosts, each host writes the previous shot's last frames to its own folder, so that all start a shot from the same
+    frames. Only the first host writes videos. Shots that were finished earlier are sent to the other hosts with the job."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_half_written(folder)
     files, total = StoryboardFiles(request, folder, loaded.runtime.place.is_first), len(request.shots)
     for index in range(total):
-        result = files.read_result(index)
+        result, place = files.read_result(index), files.shot_folder(index)
         if result is None and files.given_video(index) is not None:
             result = files.use_given_video(index)
         if result is None:
             yield ShotStarted(index + 1, total)
             files.clear_shot(index)
-            make_shot = functools.partial(generate, loaded=loaded, is_cancelled=is_cancelled, profile=profile)
-            final = yield from _generate_shot(files, index, make_shot)
-            if not isinstance(final, Finished):
-                last = final.result if isinstance(final, Cancelled) else None
+            own, match_colors = files.request_for_shot(index), functools.partial(files.match_colors, index)
+            for event in generate(own, loaded, place, is_cancelled, profile, match_colors):
+                if event.is_final:
+                    break
+                if isinstance(event, Step) and event.preview:
+                    event = dataclasses.replace(event, preview=f"{place.relative_to(folder)}/{event.preview}")
+                yield event
+            else:
+                raise AssertionError("a shot ended without a final event")
+            if not isinstance(event, Finished):
+                last = event.result if isinstance(event, Cancelled) else None
                 yield Cancelled(files.join_shots(index + (last is not None), last))
                 return
-            result = files.mark_finished(index, final.result)
+            result = files.mark_finished(index, event.result)
         if not files.is_imported(index):
             yield ShotFinished(index + 1, total, result)
     whole = files.join_shots(total, result)
     assert whole is not None, "a storyboard has shots"
     yield Finished(whole)
-
-
-def _generate_shot(files: StoryboardFiles, index: int, make_shot: Callable) -> Generator[Event, None, Event]:
-    """Yield the events of a shot, with previews' paths relative to the storyboard's folder. Return the final event."""
-    request, place = files.request_for_shot(index), files.shot_folder(index)
-    for event in make_shot(request, folder=place, match_colors=functools.partial(files.match_colors, index)):
-        if event.is_final:
-            return event
-        if isinstance(event, Step) and event.preview:
-            event = dataclasses.replace(event, preview=f"{place.relative_to(files.folder)}/{event.preview}")
-        yield event
-    raise AssertionError("a shot ended without a final event")

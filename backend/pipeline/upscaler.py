@@ -1,5 +1,4 @@
-"""Upscale frames with a model on all devices, in batches. Frames that are too large for a device are divided into overlapping
-tiles."""
+"""Upscale frames with a model on all devices, in batches. Too large frames are divided into overlapping tiles."""
 
 from __future__ import annotations
 
@@ -8,13 +7,12 @@ import functools
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from backend.checkpoints.upscalers import UpscalerFile
@@ -46,8 +44,7 @@ Frame = np.ndarray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """A plan that divides frames of `height` x `width` pixels into `rows` x `columns` tiles of size `tile` (height, width). The
-    tiles are spaced evenly and overlap."""
+    """Evenly spaced, overlapping tiles of size `tile` (height, width) of frames, in pixels."""
 
     height: int
     width: int
@@ -57,10 +54,7 @@ class Tiling:
 
     @classmethod
     def plan(cls, height: int, width: int, most_pixels: int) -> Tiling:
-        """Divide a frame into as few tiles as possible. A tile has at most `most_pixels` pixels, including its overlaps.
-
-        Tiles of (4 * MARGIN) ** 2 pixels are accepted even if `most_pixels` is less.
-        """
+        """Divide a frame into as few tiles as possible, of at most `most_pixels` pixels, or (4 * MARGIN) ** 2 if that is more."""
         for count in itertools.count(1):
             grids = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
             sized = [(_tile_side(height, rows) * _tile_side(width, columns), rows, columns) for rows, columns in grids]
@@ -72,34 +66,28 @@ class Tiling:
 
     @property
     def num_tiles(self) -> int:
-        """The number of tiles of a frame."""
         return self.rows * self.columns
 
     @property
     def tile_starts(self) -> list[tuple[int, int]]:
         """The first row and column of each tile, in pixels."""
-        tops = _compute_tile_starts(self.height, self.tile[0], self.rows)
-        return [(top, left) for top in tops for left in _compute_tile_starts(self.width, self.tile[1], self.columns)]
+        sides = ((self.height, self.tile[0], self.rows), (self.width, self.tile[1], self.columns))
+        tops, lefts = ([round(i * (length - tile) / max(1, count - 1)) for i in range(count)] for length, tile, count in sides)
+        return [(top, left) for top in tops for left in lefts]
 
     def cut_tiles(self, frame: Frame) -> list[Frame]:
         (high, wide), tile_starts = self.tile, self.tile_starts
         return [frame[top : top + high, left : left + wide] for top, left in tile_starts]
 
     def join_tiles(self, tiles: Sequence[Frame], scale: int) -> Frame:
-        """Join upscaled tiles into a frame that is `scale` times as high and wide as the original frame.
-
-        Each tile is uint8 [scale * tile height, scale * tile width, 3], in the order of `cut_tiles`. Seams are in the middle of
-        overlaps.
-        """
+        """Join upscaled tiles, uint8 [scale * tile height, scale * tile width, 3], in the order of `cut_tiles`."""
         if len(tiles) == 1:
             return tiles[0]
         frame = np.empty((self.height * scale, self.width * scale, 3), np.uint8)
         tops, lefts = (sorted(set(values)) for values in zip(*self.tile_starts, strict=True))
         for (top, left), tile in zip(self.tile_starts, tiles, strict=True):
-            (y, y_end), (x, x_end) = (
-                _visible_range(top, tops, self.tile[0], self.height),
-                _visible_range(left, lefts, self.tile[1], self.width),
-            )
+            y, y_end = _visible_range(top, tops, self.tile[0], self.height)
+            x, x_end = _visible_range(left, lefts, self.tile[1], self.width)
             inner = tile[(y - top) * scale : (y_end - top) * scale, (x - left) * scale : (x_end - left) * scale]
             frame[y * scale : y_end * scale, x * scale : x_end * scale] = inner
         return frame
@@ -109,16 +97,9 @@ def _tile_side(length: int, count: int) -> int:
     return min(length, math.ceil(length / count) + (2 * MARGIN if count > 1 else 0))
 
 
-def _compute_tile_starts(length: int, tile: int, count: int) -> list[int]:
-    return [round(index * (length - tile) / max(1, count - 1)) for index in range(count)]
-
-
 def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: int) -> tuple[int, int]:
     """Return the range (first, end) of the frame's rows or columns that are taken from the tile that starts at `begin`.
-
-    Neighbouring tiles meet in the middle of their overlap. `length` is the number of rows or columns of the frame, and `tile` the
-    number of rows or columns of a tile.
-    """
+    Neighbouring tiles meet in the middle of their overlap."""
     place = tile_starts.index(begin)
     first = 0 if place == 0 else (begin + tile_starts[place - 1] + tile) // 2
     end = length if place == len(tile_starts) - 1 else (tile_starts[place + 1] + begin + tile) // 2
@@ -126,7 +107,7 @@ def _visible_range(begin: int, tile_starts: Sequence[int], tile: int, length: in
 
 
 class Upscaler:
-    """An upscaling model on devices. `scale` is the model's own scale. The upscaler can also enlarge by half of that scale."""
+    """An upscaling model on devices, for its own `scale` and half of that scale."""
 
     def __init__(
         self,
@@ -140,51 +121,47 @@ class Upscaler:
         """Put the weights onto the devices. If `is_described`, the devices exist only for compiling and get no weights."""
         self.model, self.scale = model, model.scale
         self.layout = Layout.create(MeshPlan(sp=len(devices)), devices, runtime=runtime)
+        self._batch_sharding = self.layout.sharding(P(AXES))
         self._dtype = jnp.bfloat16 if self.layout.platform == "tpu" else jnp.float32
-        self._weights = self.describe_weights() if is_described else self._place_weights()
+        described = self.describe_weights()
+        if is_described:
+            self._weights = described
+        else:
+            arrays = {name: np.asarray(value.numpy(), described[name].dtype) for name, value in model.weights.items()}
+            self._weights = {name: put(array, described[name].sharding) for name, array in arrays.items()}
         self._compiler = compiler
         self._programs: dict[int, Program] = {}
         self._is_described = is_described
 
     def describe_weights(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and shardings of the weights."""
-        return {
-            name: with_sharding(leaf, self.layout.replicated) for name, leaf in self.model.describe_weights(self._dtype).items()
-        }
+        leaves = self.model.describe_weights(self._dtype)
+        return {name: with_sharding(leaf, self.layout.replicated) for name, leaf in leaves.items()}
 
     def check_scale(self, scale: int, name: str) -> None:
-        """Raise RequestError if the model cannot upscale by this scale."""
         if scale not in (self.scale, self.scale / 2):
             offered = [one for one in (self.scale, self.scale // 2) if one in (2, 4)]
             fix = f"use {offered[0]}" if offered else "use another model"
             raise RequestError(f"upscale={scale}", f"is not supported by {name}, whose scale is {self.scale}", fix)
 
     def plan_tiling(self, height: int, width: int) -> Tiling:
-        """Return how frames of this size are divided into tiles that fit into a device's memory."""
         return Tiling.plan(height, width, self._max_pixels_at_once)
 
     def choose_batch_size(self, tiling: Tiling, num_frames: int) -> int:
-        """Return the number of tiles in each call of the program, for a clip of `num_frames` frames.
-
-        The number is a multiple of the number of devices.
-        """
+        """Return the number of tiles in each call of the program for a clip, a multiple of the number of devices."""
         devices, tiles = self.layout.mesh.size, num_frames * tiling.num_tiles
         max_tiles = max(1, min(MOST_AT_ONCE, self._max_pixels_at_once // math.prod(tiling.tile))) * devices
         runs = math.ceil(tiles / max_tiles)
         return math.ceil(tiles / runs / devices) * devices
 
     def compile_program(self, tiling: Tiling, scale: int, batch: int) -> Program:
-        """Compile the program for batches of `batch` tiles of the tiling's size, and return the program."""
         program = self.get_program(scale)
         program.prepare(self._weights, self.describe_tiles(tiling, batch))
         return program
 
     def describe_tiles(self, tiling: Tiling, batch: int) -> jax.ShapeDtypeStruct:
-        """Return the shape and sharding of a batch of tiles."""
         return jax.ShapeDtypeStruct((batch, *tiling.tile, 3), jnp.uint8, sharding=self._batch_sharding)
 
     def is_ready(self, tiling: Tiling, scale: int, batch: int) -> bool:
-        """Return whether the program for batches of `batch` tiles of the tiling's size is compiled."""
         return self.get_program(scale).is_ready(self._weights, self.describe_tiles(tiling, batch))
 
     def get_program(self, scale: int) -> Program:
@@ -203,15 +180,7 @@ class Upscaler:
     def upscale_frames(self, frames: Iterable[Frame], tiling: Tiling, scale: int, batch: int) -> Iterator[Frame]:
         """Yield upscaled frames, uint8 [H, W, 3], in order. At most two batches of tiles are in memory at a time."""
         tiles = (tile for frame in frames for tile in tiling.cut_tiles(frame))
-        whole: list[Frame] = []
-        for tile in self._upscale_tiles(tiles, scale, batch):
-            whole.append(tile)
-            if len(whole) == tiling.num_tiles:
-                yield tiling.join_tiles(whole, scale)
-                whole = []
-
-    def _upscale_tiles(self, tiles: Iterator[Frame], scale: int, batch: int) -> Iterator[Frame]:
-        program, dispatched = self.get_program(scale), deque()
+        program, dispatched, whole = self.get_program(scale), deque(), []
         while True:
             batch_tiles = list(itertools.islice(tiles, batch))
             if batch_tiles:
@@ -221,15 +190,14 @@ class Upscaler:
                 return
             if len(dispatched) > AHEAD or not batch_tiles:
                 result, count = dispatched.popleft()
-                yield from np.asarray(result)[:count]
-
-    @functools.cached_property
-    def _batch_sharding(self) -> NamedSharding:
-        return self.layout.sharding(P(AXES))
+                for tile in np.asarray(result)[:count]:
+                    whole.append(tile)
+                    if len(whole) == tiling.num_tiles:
+                        yield tiling.join_tiles(whole, scale)
+                        whole = []
 
     @functools.cached_property
     def _max_pixels_at_once(self) -> int:
-        """The number of input pixels that one device can process at once."""
         devices = self.layout.mesh.devices.flatten()
         if self.layout.platform == "cpu":
             available_bytes = HOST_BYTES / len(devices)
@@ -238,15 +206,8 @@ class Upscaler:
             available_bytes = CHIP_SHARE * stats.get("bytes_limit", UNKNOWN_CHIP_BYTES)
         return int(available_bytes / (COPIES * self.model.values_per_pixel * jnp.dtype(self._dtype).itemsize))
 
-    def _place_weights(self) -> dict[str, jax.Array]:
-        described = self.describe_weights()
-        arrays = {name: np.asarray(value.numpy(), described[name].dtype) for name, value in self.model.weights.items()}
-        return {name: put(array, described[name].sharding) for name, array in arrays.items()}
 
-
-def _enlarged(
-    model: PictureModel, is_halved: bool, dtype: jnp.dtype, weights: Mapping[str, jax.Array], tiles: jax.Array
-) -> jax.Array:
+def _enlarged(model: PictureModel, is_halved: bool, dtype: jnp.dtype, weights: dict, tiles: jax.Array) -> jax.Array:
     """Upscale tiles, uint8 [N, H, W, 3], by the model's scale, or if `is_halved`, by half of that scale."""
     larger = model(weights, tiles.transpose(0, 3, 1, 2).astype(dtype) / 255).astype(jnp.float32)
     if is_halved:
@@ -255,12 +216,8 @@ def _enlarged(
 
 
 def halved(pictures: jax.Array, axis: int) -> jax.Array:
-    """Halve the number of pixels along this axis by bicubic interpolation, as PyTorch and ncnn do.
-
-    Each result is the weighted sum of four pixels, with the weights -3/32, 19/32, 19/32 and -3/32.
-
-    Source: Keys 1981, with a = -0.75, at the middle between two pixels.
-    """
+    """Halve the number of pixels along this axis by bicubic interpolation, as PyTorch and ncnn do. Each result is the sum of four
+    pixels with the weights -3/32, 19/32, 19/32 and -3/32. Source: Keys 1981, with a = -0.75, at the middle between two pixels."""
     length = pictures.shape[axis]
     edges = [(1, 1) if index == axis else (0, 0) for index in range(pictures.ndim)]
     padded = jnp.pad(pictures, edges, mode="edge")
@@ -273,22 +230,20 @@ def halved(pictures: jax.Array, axis: int) -> jax.Array:
 
 def read_model(file: UpscalerFile) -> PictureModel:
     """Read the upscaling model in this file. Raises: ModelError."""
+    subject = f"the upscaler {file.name}"
     try:
-        tensors = _read_torch_file(file) if file.is_old else {name: read_tensor(place) for name, place in file.tensors().items()}
+        if not file.is_old:
+            tensors = {name: read_tensor(place) for name, place in file.tensors().items()}
+        else:
+            try:  # this reader builds only tensors, dictionaries and numbers, and runs no code
+                found = torch.load(file.path, map_location="cpu", weights_only=True)
+            except Exception as error:  # an untrusted file can raise any error
+                rule = f"must be a PyTorch file that contains only tensors ({type(error).__name__})"
+                raise ModelError(subject, rule, "use a .safetensors file") from None
+            trees = [found[name] for name in ("params_ema", "params", "state_dict") if isinstance(found, dict) and name in found]
+            tensors = next(iter(trees), found)
+            if not isinstance(tensors, dict) or not all(isinstance(one, torch.Tensor) for one in tensors.values()):
+                raise ModelError(subject, "must contain a network's tensors by name", "use another file")
         return build_picture_model(file.name, tensors, is_known=file.is_embedded)
     except OSError as error:
-        raise ModelError(f"the upscaler {file.name}", f"cannot be read ({error.strerror})", "check the file") from None
-
-
-def _read_torch_file(file: UpscalerFile) -> dict[str, torch.Tensor]:
-    """Read the tensors of an old PyTorch file. The reader builds only tensors, dictionaries and numbers, and runs no code."""
-    try:
-        found = torch.load(file.path, map_location="cpu", weights_only=True)
-    except Exception as error:  # an untrusted file can raise any error
-        rule = f"must be a PyTorch file that contains only tensors ({type(error).__name__})"
-        raise ModelError(f"the upscaler {file.name}", rule, "use a .safetensors file") from None
-    trees = [found[name] for name in ("params_ema", "params", "state_dict") if isinstance(found, dict) and name in found]
-    tensors = next(iter(trees), found)
-    if not isinstance(tensors, dict) or not all(isinstance(one, torch.Tensor) for one in tensors.values()):
-        raise ModelError(f"the upscaler {file.name}", "must contain a network's tensors by name", "use another file")
-    return tensors
+        raise ModelError(subject, f"cannot be read ({error.strerror})", "check the file") from None

@@ -1,10 +1,5 @@
-"""Upscale a finished video: the last stage of a video with `upscale`. The result is written in pieces.
-
-Frames are read from the smaller video's mp4 in batches, so memory does not grow with the video's length. The smaller video with
-its result, and the finished pieces, are in the job's folder for a process that resumes the work.
-"""
-
-from __future__ import annotations
+"""Upscale a finished video: the last stage of a video with `upscale`. Frames are read in batches, so memory does not grow with
+the video's length. The smaller video with its result, and the finished pieces, are in the job's folder for a resumed process."""
 
 import contextlib
 import dataclasses
@@ -55,21 +50,22 @@ def upscale_video(
     make_smaller: MakeSmaller,
     runtime: RuntimeContext | None = None,
 ) -> Generator[Event]:
-    """Generate the request's video at its original size with `make_smaller`, unless that video exists already. Then upscale the
-    video in `folder`.
-
-    Ends with Finished, or with Cancelled. Cancelled contains the smaller video if this job generated it. Closing the iterator
-    saves the work so far. `runtime` is the context of this process, by default a new one.
-
-    Raises: RequestError for a scale that the model does not have, or on several hosts; ModelError, ClipError, VideoFileError.
-    """
+    """Generate the request's video at its original size with `make_smaller`, unless it exists already, and upscale it in
+    `folder`. Ends with Finished, or with Cancelled, with the smaller video if this job generated it. Closing the iterator saves
+    the work so far. Raises: RequestError for a scale that the model lacks, or on several hosts; ModelError, ClipError,
+    VideoFileError."""
     runtime = runtime or RuntimeContext()
     if not runtime.place.is_alone:
         raise RequestError("upscale was given", "to a worker on several hosts, which cannot upscale", "use one host")
     folder.mkdir(parents=True, exist_ok=True)
     clock = WorkClock()
     # The upscaler is loaded before the video is generated, so that its errors are reported at once.
-    upscaler = yield from _load_upscaler(request, clock, runtime)
+    yield Loading(0, 0, "the upscaler")
+    with clock.measure(READY):
+        file = find_upscaler(upscaler_name(request), from_environment().upscalers_dir)
+        status = file.path.stat()
+        upscaler = _cached_upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns, runtime)
+    upscaler.check_scale(request.upscale, upscaler_name(request))
     larger = functools.partial(_upscale_file, request, folder, is_cancelled, upscaler, clock)
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
@@ -79,7 +75,10 @@ def upscale_video(
         with contextlib.closing(make_smaller(without_upscaling(request))) as events:
             for event in events:
                 if isinstance(event, Finished):
-                    smaller_result = _store_smaller(folder, event.result)
+                    smaller_result = event.result
+                    with replace_file(folder / RESULT, is_durable=True) as part:
+                        part.write_text(json.dumps(smaller_result.to_json(), ensure_ascii=False), "utf-8")
+                    (folder / VIDEO_FILE).replace(folder / SMALLER)
                     break
                 yield event
     if smaller_result is not None:
@@ -95,8 +94,7 @@ def _upscale_file(
     source: Path,
     smaller_result: VideoResult | None,
 ) -> Generator[Event]:
-    """Upscale the video in the file `source`. `smaller_result` is the result of generating that video, None if this job did not
-    generate the video."""
+    """Upscale the video in the file `source`. `smaller_result` is its result, None if this job did not generate it."""
     total = request.total_frames
     remove_half_written(folder)
     pieces = Pieces(folder / PIECES, request)
@@ -110,33 +108,29 @@ def _upscale_file(
     work = functools.partial(upscaler.upscale_frames, tiling=tiling, scale=request.upscale, batch=batch)
     done = yield from _write_frames(request, source, pieces, first, work, clock, is_cancelled)
     if done < total:
-        yield Cancelled(_restore_smaller(folder, smaller_result))
+        shutil.rmtree(folder / PIECES, ignore_errors=True)
+        if smaller_result is not None:
+            (folder / SMALLER).replace(folder / VIDEO_FILE)
+            (folder / RESULT).unlink(missing_ok=True)
+        yield Cancelled(smaller_result)
         return
     with clock.measure("upscale"):
-        has_sound = _join_pieces(request, folder, source, pieces)
-    yield Finished(_create_result(request, folder, smaller_result, clock, tiling, has_sound, upscaler.layout.runtime))
-
-
-def _load_upscaler(request: GenerationRequest, clock: WorkClock, runtime: RuntimeContext) -> Generator[Event, None, Upscaler]:
-    name = upscaler_name(request)
-    yield Loading(0, 0, "the upscaler")
-    with clock.measure(READY):
-        file = find_upscaler(name, from_environment().upscalers_dir)
-        status = file.path.stat()
-        upscaler = _cached_upscaler(file.name, file.path, tuple(file.modules), status.st_size, status.st_mtime_ns, runtime)
-    upscaler.check_scale(request.upscale, name)
-    return upscaler
+        by = {"by": upscaler_name(request), "from": [request.width, request.height], "scale": request.upscale}
+        comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
+        has_sound = pieces.join(folder / VIDEO_FILE, source, comment, total / request.fps)
+        shutil.rmtree(folder / PIECES)
+        for name in (SMALLER, RESULT):
+            (folder / name).unlink(missing_ok=True)
+    result = _create_result(request, smaller_result, clock, tiling, upscaler.layout.runtime)
+    yield Finished(dataclasses.replace(result, path=str(folder / VIDEO_FILE), has_sound=has_sound))
 
 
 @functools.lru_cache(maxsize=KEPT_MODELS)
 def _cached_upscaler(
     name: str, path: Path, modules: tuple[str, ...], size: int, changed: int, runtime: RuntimeContext
 ) -> Upscaler:
-    """Load the model of this file onto all devices.
-
-    `size` and `changed` (the time of the last change) describe the file. They are parts of the cache's key, so that the model is
-    loaded again if the file changes.
-    """
+    """Load the model of this file onto all devices. `size` and `changed` (the time of the last change) are parts of the cache's
+    key, so that the model is loaded again if the file changes."""
     use_compilation_cache()
     return Upscaler(read_model(UpscalerFile(name=name, path=path, modules=modules)), jax.devices(), runtime=runtime)
 
@@ -150,8 +144,7 @@ def _write_frames(
     clock: WorkClock,
     is_cancelled: Callable[[], bool],
 ) -> Generator[Event, None, int]:
-    """Write the upscaled frames in pieces. `first` is the index of the first frame to write. Return the total number of written
-    frames, including frames of an earlier process. After a cancel, that number can be less than the video's number of frames."""
+    """Write the upscaled frames in pieces, from frame `first` on. Return the number of written frames, with earlier frames."""
     total, start_time, reported, done = request.total_frames, time.monotonic(), 0.0, first
     yield Upscaling(done, total)
     if done == total:
@@ -173,25 +166,8 @@ def _write_frames(
     return done
 
 
-def _join_pieces(request: GenerationRequest, folder: Path, source: Path, pieces: Pieces) -> bool:
-    """Join the pieces into the job's video, with the audio of the smaller video. Return whether it has audio."""
-    by = {"by": upscaler_name(request), "from": [request.width, request.height], "scale": request.upscale}
-    comment = json.dumps({"format": FORMAT, "request": request.for_sharing(), "upscaled": by}, ensure_ascii=True)
-    has_sound = pieces.join(folder / VIDEO_FILE, source, comment, request.total_frames / request.fps)
-    shutil.rmtree(folder / PIECES)
-    for name in (SMALLER, RESULT):
-        (folder / name).unlink(missing_ok=True)
-    return has_sound
-
-
 def _create_result(
-    request: GenerationRequest,
-    folder: Path,
-    smaller_result: VideoResult | None,
-    clock: WorkClock,
-    tiling: Tiling,
-    has_sound: bool,
-    runtime: RuntimeContext,
+    request: GenerationRequest, smaller_result: VideoResult | None, clock: WorkClock, tiling: Tiling, runtime: RuntimeContext
 ) -> VideoResult:
     width, height = request.final_size
     note = f"The video was upscaled {request.upscale} times by {upscaler_name(request)}, from {request.width}x{request.height}"
@@ -205,7 +181,6 @@ def _create_result(
     )  # fmt: skip
     return dataclasses.replace(
         result,
-        path=str(folder / VIDEO_FILE),
         request=request,
         width=width,
         height=height,
@@ -213,33 +188,13 @@ def _create_result(
         seconds={name: round(value, 3) for name, value in seconds.items()},
         versions=own | result.versions,
         notes=(*result.notes, note, *tiled),
-        has_sound=has_sound,
     )
 
 
-def _store_smaller(folder: Path, result: VideoResult) -> VideoResult:
-    """Store the generated video and its result as files of the upscaling stage, from which another process can resume."""
-    with replace_file(folder / RESULT, is_durable=True) as part:
-        part.write_text(json.dumps(result.to_json(), ensure_ascii=False), "utf-8")
-    (folder / VIDEO_FILE).replace(folder / SMALLER)
-    return result
-
-
 def _read_smaller(folder: Path, request: GenerationRequest) -> VideoResult | None:
-    """Read the result of the smaller video. None if the video does not exist or was generated for another request."""
     try:
         result = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
     except (OSError, ValueError, LookupError):
         return None
     is_there = (folder / SMALLER).is_file() and result.request.for_sharing() == request.for_sharing()
     return result if is_there else None
-
-
-def _restore_smaller(folder: Path, smaller_result: VideoResult | None) -> VideoResult | None:
-    """Restore the smaller video as the job's video, after a cancel."""
-    shutil.rmtree(folder / PIECES, ignore_errors=True)
-    if smaller_result is None:
-        return None
-    (folder / SMALLER).replace(folder / VIDEO_FILE)
-    (folder / RESULT).unlink(missing_ok=True)
-    return smaller_result

@@ -1,9 +1,5 @@
-"""Compile in advance every program that a video runs. To find these programs, run the video with shapes instead of arrays.
-
-Warming up, `precompile` and `check-tpu` all use `calls`, so each sees exactly the programs of a real video.
-"""
-
-from __future__ import annotations
+"""Compile in advance every program that a video runs, which running it with shapes instead of arrays finds. Warming up,
+`precompile` and `check-tpu` all use `calls`, so each sees exactly the programs of a real video."""
 
 import math
 import os
@@ -15,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from backend.host_memory import free_memory
-from backend.models.model import STAGES, VIDEO, Latents, Model, Stage
+from backend.models.model import SOUND, STAGES, VIDEO, Latents, Model, Stage
 from backend.pipeline import prompt_schedule
-from backend.pipeline.decoding import decode_all, decode_preview
+from backend.pipeline.decoding import decode_piece, decode_preview
 from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
@@ -37,87 +33,74 @@ MEMORY_OF_COMPILER = 8 * 10**9
 
 def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Generator[Event]:
     """Compile the programs that these stages of the request still need, several at once. The programs that run last are compiled
-    first, because the decoder takes longest to compile.
-
-    Before waiting for a program, yields an event with the program's name, its number and the remaining time. Yields a second
-    event if the program was loaded from a file. If the caller closes the generator, compilations in progress are finished.
-    """
-    unready = _find_unready_calls(model, request, stages)[::-1]
-    if not unready:
+    first, because the decoder takes longest to compile. Before waiting for a program, yields an event with the program's name,
+    its number and the remaining time, and a second event if the program was loaded from a file. If the caller closes the
+    generator, compilations in progress are finished."""
+    first_calls: dict[Hashable, Call] = {}
+    for call in calls(model, request, stages):
+        if not call.program.is_ready(*call.arguments):
+            first_calls.setdefault(call.program.variant_key(*call.arguments), call)
+    if not first_calls:
         return
-    times, at_once = CompileTimes(from_environment().cache_dir / "compile-seconds.json"), _max_parallel_compilations()
+    unready = list(first_calls.values())[::-1]
+    times = CompileTimes(from_environment().cache_dir / "compile-seconds.json")
+    at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2, free_memory() // MEMORY_OF_COMPILER))
     kinds, total = [program_kind(call.program) for call in unready], len(unready)
     forecast = Forecast(kinds, times.read(), at_once)
+
+    def compile_timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
+        began = time.monotonic()
+        return compile_it(), time.monotonic() - began
+
+    def seconds_left() -> float:
+        """Round up to tenths. 0 means that the time is unknown, so a short time must not become 0."""
+        return math.ceil(10 * forecast.seconds_left) / 10
+
     with ThreadPoolExecutor(at_once, "compile") as pool:
         try:
-            compilations = [pool.submit(_time_compilation, call.program.trace(*call.arguments)) for call in unready]
+            compilations = [pool.submit(compile_timed, call.program.trace(*call.arguments)) for call in unready]
             for index, (call, kind, future) in enumerate(zip(unready, kinds, compilations, strict=True), 1):
                 name = call.program.name
-                yield Compiling(name, index=index, total=total, seconds_left=_round_up_to_tenths(forecast.seconds_left))
+                yield Compiling(name, index=index, total=total, seconds_left=seconds_left())
                 compilation, seconds = future.result()
                 forecast.measured.append(seconds)
                 if compilation.is_loaded:
-                    left = _round_up_to_tenths(forecast.seconds_left)
-                    yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
+                    yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=seconds_left())
                 else:
                     times.record({kind: seconds})
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _round_up_to_tenths(seconds: float) -> float:
-    """Round up to tenths. 0 means that the time is unknown, so a short time must not become 0."""
-    return math.ceil(10 * seconds) / 10
-
-
-def _time_compilation(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:
-    began = time.monotonic()
-    return compile_it(), time.monotonic() - began
-
-
-def _max_parallel_compilations() -> int:
-    """Return the number of parallel compilations. Each needs about two cores, and some gigabytes of memory."""
-    return max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2, free_memory() // MEMORY_OF_COMPILER))
-
-
-def _find_unready_calls(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> list[Call]:
-    """Return the first call of each program that is neither compiled nor loaded for the call's arguments, in order."""
-    unready: dict[Hashable, Call] = {}
-    for call in calls(model, request, stages):
-        if not call.program.is_ready(*call.arguments):
-            unready.setdefault(call.program.variant_key(*call.arguments), call)
-    return list(unready.values())
-
-
 def calls(model: Model, request: GenerationRequest, stages: Collection[Stage] = STAGES) -> Iterator[Call]:
-    """Yield all calls of programs in these stages of the video, in order. Arguments are shapes.
-
-    A program that runs several times is yielded several times, but a preview only once, not once per step.
-    """
+    """Yield all calls of programs in these stages of the video, in order, with shapes as arguments. A program that runs several
+    times is yielded several times, but a preview only once."""
     return list_calls(_video_work(model, request, stages))
 
 
 def _video_work(model: Model, request: GenerationRequest, stages: Collection[Stage]) -> Work:
     """Yield the work of `generate` for these stages. All arrays are replaced by their shapes."""
-    run = Described(request=request, model=model)
+    run, small = Described(request=request, model=model), request_at_first_size(request)
+
+    def describe_latents(sized: GenerationRequest) -> Latents:
+        return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(sized).items()}
+
     encoding = prompt_schedule.encode_all_texts(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
         loop = Denoising(run, conditions)
         while loop.steps_done < loop.total_steps:
             yield from loop.next_step()
-    # If the model enlarges latents itself, previews of the first steps have the smaller size. All other previews have the video's
-    # size.
-    is_enlarged = model.spec.refines and request_at_first_size(request) != request
-    sizes = (request, request_at_first_size(request)) if is_enlarged else (request,)
-    for sized in sizes if "denoise" in stages else ():
-        # Full-size previews may use the same program as the decoder. Then this program is only yielded below, for "decode".
-        if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
-            yield from decode_preview(run, _describe_latents(model, sized)[VIDEO])
-    latents = describe(model.finish(conditions.select(0).full, _describe_latents(model, request)))
-    if "decode" in stages:
-        yield from decode_all(run, latents)
-
-
-def _describe_latents(model: Model, request: GenerationRequest) -> Latents:
-    return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}
+        # If the model enlarges latents itself, previews of the first steps have the smaller size. All other previews have the
+        # video's size.
+        for sized in (request, small) if model.spec.refines and small != request else (request,):
+            # Full-size previews may use the same program as the decoder. Then it is only yielded below, for "decode".
+            if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
+                yield from decode_preview(run, describe_latents(sized)[VIDEO])
+    latents, decoder_state = describe(model.finish(conditions.select(0).full, describe_latents(request))), None
+    if "decode" not in stages:
+        return
+    for first in range(0, latents[VIDEO].shape[2], model.decode_stride):
+        _, decoder_state = yield from decode_piece(run, latents[VIDEO], first, decoder_state)
+    if SOUND in latents and request.keeps_sound and not request.sound:
+        yield from model.decode_sound(run.weights, request, latents[SOUND])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import repeat
 
 from backend.chips import SLICES
-from backend.pipeline.memory_candidates import fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
+from backend.pipeline.memory_suggestions import fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
 from backend.schemas.request import GenerationRequest
 
 

@@ -22,8 +22,7 @@ from backend.media.video import read_frames
 from backend.models.model import SOUND, VIDEO, Latents
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.chunks import divide_into_chunks
-from backend.pipeline.denoising_loop import ChunkNoise
+from backend.pipeline.denoising_loop import ChunkNoise, divide_into_chunks
 from backend.schemas.events import Cancelled, Finished, Step
 from backend.schemas.progressive import REFINING_LEVELS, request_at_first_size
 from backend.schemas.request import GenerationRequest

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from backend.pipeline import generate as pipeline_module
 from backend.pipeline import load as load_module
-from backend.pipeline.decoding import decode_frames
+from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.loaded import LoadedModel
 from backend.pipeline.run import Run
 from backend.schemas.events import Decoding, VideoResult
@@ -100,8 +100,8 @@ def latents_of(request: GenerationRequest, loaded: LoadedModel, folder: Path | N
 
 def video_of(request: GenerationRequest, loaded: LoadedModel, latents: np.ndarray) -> np.ndarray:
     """Decode these latents to a video [F, H, W, 3] in [0, 1]."""
-    frames = decode_frames(Run(request=request, loaded=loaded, folder=Path(), is_cancelled=lambda: False), latents)
-    video = np.concatenate([np.asarray(frame) for frame in frames], axis=2)[0].transpose(1, 2, 3, 0)
+    pieces = decode_pieces(Run(request=request, loaded=loaded, folder=Path(), is_cancelled=lambda: False), latents)
+    video = np.concatenate([np.asarray(frames) for frames, _ in pieces], axis=2)[0].transpose(1, 2, 3, 0)
     return (video + 1) / 2
 
 

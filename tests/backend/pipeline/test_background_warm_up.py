@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from backend.errors import Stopped
-from backend.pipeline import background_warm_up as module
 from backend.pipeline import load as load_module
-from backend.pipeline.background_warm_up import BackgroundWarmUp
+from backend.pipeline.load import warm_up_in_background
 from backend.pipeline.warm_up import warm_up
 from backend.schemas.events import Compiling, Loading
 from backend.schemas.request import GenerationRequest
@@ -102,8 +101,8 @@ class Slow:
 
 def test_it_ends_after_the_program_that_it_is_making_and_says_which(monkeypatch):
     slow, told = Slow(seconds=60.0), []
-    monkeypatch.setattr(module, "warm_up", slow)
-    with BackgroundWarmUp(None, REQUEST, lambda event: (told.append(event), slow.go.set())):
+    monkeypatch.setattr(load_module, "warm_up", slow)
+    with warm_up_in_background(None, REQUEST, lambda event: (told.append(event), slow.go.set())):
         assert slow.has_begun.wait(60)
     assert slow.made == 1 and told == [Compiling("program 1")]
 
@@ -111,22 +110,22 @@ def test_it_ends_after_the_program_that_it_is_making_and_says_which(monkeypatch)
 @pytest.mark.bench
 def test_a_reading_that_is_stopped_does_not_wait_for_it(monkeypatch):
     slow, told = Slow(seconds=5.0), []
-    monkeypatch.setattr(module, "warm_up", slow)
+    monkeypatch.setattr(load_module, "warm_up", slow)
     began = time.monotonic()
-    with pytest.raises(Stopped), BackgroundWarmUp(None, REQUEST, told.append):
+    with pytest.raises(Stopped), warm_up_in_background(None, REQUEST, told.append):
         raise Stopped
     assert is_within(time.monotonic() - began, 1) and told == []
 
 
 def test_what_it_cannot_make_is_left_to_the_video(monkeypatch):
     slow = Slow(error=ValueError("no"))
-    monkeypatch.setattr(module, "warm_up", slow)
-    with BackgroundWarmUp(None, REQUEST, lambda event: None):
+    monkeypatch.setattr(load_module, "warm_up", slow)
+    with warm_up_in_background(None, REQUEST, lambda event: None):
         slow.is_over.wait(60)
 
 
 def test_without_a_request_it_does_nothing(monkeypatch):
-    monkeypatch.setattr(module, "warm_up", None)
+    monkeypatch.setattr(load_module, "warm_up", None)
     before = threading.active_count()
-    with BackgroundWarmUp(None, None, lambda event: None):
+    with warm_up_in_background(None, None, lambda event: None):
         assert threading.active_count() == before

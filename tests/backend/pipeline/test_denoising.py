@@ -72,7 +72,7 @@ def test_a_look_at_the_video_is_a_wait_too(run, calls, monkeypatch):
     monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
     while loop.steps_done < loop.total_steps:
         loop.step()
-        loop.clean_estimate()
+        loop.current_latents(is_clean=True)
     assert waits == []
 
 
@@ -82,7 +82,7 @@ def test_where_experts_take_turns_the_last_one_is_done_before_its_copies_are_fre
     monkeypatch.setattr(module.jax, "block_until_ready", lambda tree: waits.append(calls.count(STEP)))
     while loop.steps_done < loop.total_steps:
         loop.step()
-        loop.clean_estimate()
+        loop.current_latents(is_clean=True)
     assert waits == [5]  # one wait in 11 steps, before the first step without guidance
 
 
@@ -110,7 +110,7 @@ def test_the_latents_are_the_same_with_it_and_without(run):
             loop.warm_up()
         while loop.steps_done < loop.total_steps:
             loop.step()
-        made.append(loop.current_sample()[VIDEO])
+        made.append(loop.current_latents(is_clean=False)[VIDEO])
     np.testing.assert_array_equal(*made)
 
 

@@ -17,8 +17,8 @@ from backend.media.driving_video import settings_from_files, split_into_segments
 from backend.media.source import original_frames
 from backend.media.video import read_frames
 from backend.pipeline import generate as pipeline
+from backend.pipeline.decoding import count_stage_flops
 from backend.pipeline.load import load
-from backend.pipeline.rates import count_stage_flops
 from backend.pipeline.stage_files import EMBEDDINGS, FRAMES, LATENTS, STATE, read_conditions
 from backend.pipeline.storyboard import generate_video
 from backend.pipeline.warm_up import calls

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from backend.media.video import read_facts, read_frames, read_request
 from backend.pipeline import generate as pipeline
-from backend.pipeline.decoding import decode_frames
+from backend.pipeline.decoding import decode_pieces
 from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.run import Run
 from backend.runtime import work
@@ -88,13 +88,13 @@ def test_every_step_has_a_preview_that_comes_closer_to_the_video(loaded, tmp_pat
 
 
 def test_a_step_is_told_with_the_seconds_until_its_result_was_there(loaded, tmp_path, monkeypatch):
-    clean = Denoising.clean_estimate
+    clean = Denoising.current_latents
 
-    def slowly(loop):
+    def slowly(loop, **which):
         time.sleep(0.05)  # like devices that continue to work after the call has returned
-        return clean(loop)
+        return clean(loop, **which)
 
-    monkeypatch.setattr(Denoising, "clean_estimate", slowly)
+    monkeypatch.setattr(Denoising, "current_latents", slowly)
     *events, finished = pipeline.generate(make_request(steps=3), loaded, tmp_path, lambda: False)
     seconds = [event.seconds for event in events if isinstance(event, Step)]
     assert len(seconds) == 3 and min(seconds) >= 0.05 and sum(seconds) <= finished.result.seconds["denoise"]
@@ -161,7 +161,7 @@ def test_image_to_video_begins_with_the_picture(loaded, tmp_path):
     latents = load_file(tmp_path / "stage2_latents.safetensors")["latents"]
     np.testing.assert_allclose(latents[:, :, :1], encoded, atol=1e-6)  # the picture's own latents, untouched by the steps
     seen = Run(request=make_request(), loaded=loaded, folder=tmp_path, is_cancelled=lambda: False)
-    first = next(decode_frames(seen, latents))
+    first, _ = next(decode_pieces(seen, latents))
     decoded = (np.asarray(first)[0, :, 0].transpose(1, 2, 0) + 1) * 127.5
     assert psnr(decoded, picture) >= 20  # the same image at all; training.evaluate measures the quality of the model
     first = next(iter(read_frames(tmp_path / "video.mp4"))).astype(float)

@@ -28,8 +28,8 @@ def long_videos_are_allowed(monkeypatch) -> None:
 @pytest.fixture
 def steps_only(monkeypatch) -> None:
     """Leave the decoder out. The demo's decoder needs more memory than its steps, and would hide them."""
-    every = module._unprepared_programs
-    monkeypatch.setattr(module, "_unprepared_programs", lambda *given: (one for one in every(*given) if one[0].key == STEP))
+    every = module.calls
+    monkeypatch.setattr(module, "calls", lambda *given: (one for one in every(*given) if one.program.key == STEP))
 
 
 def request(**changes) -> GenerationRequest:

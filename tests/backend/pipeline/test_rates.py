@@ -4,8 +4,8 @@ import pytest
 
 from backend.chips import CHIPS
 from backend.models.wan.spec import WAN
+from backend.pipeline.decoding import count_stage_flops
 from backend.pipeline.generate import generate
-from backend.pipeline.rates import count_stage_flops
 from backend.pipeline.warm_up import calls
 from backend.schemas.events import Finished, Rate, VideoResult
 from backend.schemas.request import GenerationRequest
