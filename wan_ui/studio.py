@@ -14,9 +14,8 @@ import gradio as gr
 
 from backend.engine.engine import Engine
 from backend.prompt_rewriting.helper import Helper
-from wan_ui.components.buttons import build_act
 from wan_ui.components.events import EACH, LAST, RAW, Listener, Updates, Values, start_script
-from wan_ui.components.toast import Message, build_message
+from wan_ui.components.toast import Message
 from wan_ui.form.batch import BatchHandlers
 from wan_ui.form.handlers import FORM_ACTS, FormHandlers
 from wan_ui.form.instant_handlers import InstantHandlers
@@ -125,7 +124,10 @@ def build_page(
     )
     with gr.Blocks(title=texts.product, fill_width=True, analytics_enabled=False, delete_cache=CACHE_SECONDS) as blocks:
         page, stage = _lay_out(context, texts, views)
-        act = build_act(["tick", *FORM_ACTS, *QUEUE_ACTS, *(group for panel in page.panels for group in panel.acts)])
+        # The hidden component that receives presses of buttons. A button of the group GROUP triggers the event `act_GROUP`.
+        groups = ["tick", *FORM_ACTS, *QUEUE_ACTS, *(group for panel in page.panels for group in panel.acts)]
+        script = start_script("act", *(f"act_{group}" for group in groups))
+        act = gr.HTML("<span hidden></span>", js_on_load=script, elem_id="act")
         _wire(blocks, act, page, stage)
         add_api(context)
     return blocks
@@ -138,8 +140,9 @@ def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tup
         title = gr.HTML(title_html(names, texts), elem_id="title")
         status = gr.HTML(status_html(workers, texts), js_on_load=start_script("worker_status"), elem_id="worker-status")
         tools = gr.HTML(tools_html(names, texts), js_on_load=start_script("theme"), elem_id="theme")
+    message = gr.HTML('<div class="message"></div>', js_on_load=start_script("message"), elem_id="message", render=False)
     html, script = queue_html(Queue(), texts), start_script("queue")
-    message, queue = build_message(), gr.HTML(html, js_on_load=script, elem_id="queue", apply_default_css=False, render=False)
+    queue = gr.HTML(html, js_on_load=script, elem_id="queue", apply_default_css=False, render=False)
     with gr.Row(elem_id="workspace"):
         with gr.Column(elem_id="controls", elem_classes=column_classes(FORM, views), min_width=320):
             form = build_form(context, texts, labels)

@@ -1,19 +1,17 @@
 """HTML buttons of the panels, and the component that receives their presses.
 
 A button names its act in `data-act` ("group:what") and its job in `data-job`, with an optional `data-value`. The page's script
-sends each press to the component of `build_act`, which triggers the Gradio event of the group. So panels are plain HTML, and each
+sends each press to the hidden component `act`, which triggers the Gradio event of the group. So panels are plain HTML, and each
 group has one handler with its own outputs. Groups of all views are `FORM_ACTS` (`wan_ui.form.handlers`) and `QUEUE_ACTS`
 (`wan_ui.queue.handlers`). Views define more groups.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import gradio as gr
 
-from wan_ui.components.events import start_script
 from wan_ui.components.icons import icon
 from wan_ui.i18n.english import Texts
 
@@ -37,11 +35,6 @@ class Act:
         data: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
         texts = {name: str(data.get(name) or "")[:_LONGEST] for name in ("what", "job", "value")}
         return cls(**texts)
-
-
-def build_act(groups: Sequence[str]) -> gr.HTML:
-    """Build the hidden component that receives presses of buttons. A button of the group GROUP triggers the event `act_GROUP`."""
-    return gr.HTML("<span hidden></span>", js_on_load=start_script("act", *(f"act_{group}" for group in groups)), elem_id="act")
 
 
 def icon_button(act: str, name: str, label: str, **data: str) -> str:

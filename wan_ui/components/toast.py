@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Self
 
-import gradio as gr
-
 from backend.errors import StudioError
-from wan_ui.components.events import start_script
 from wan_ui.components.field_errors import error_sentence
 from wan_ui.i18n.english import Texts
 
@@ -47,8 +44,3 @@ class Message:
             f"<span>{escape(self.text)}</span>{where}{self.button}"
             f'<button type="button" class="close" aria-label="{escape(texts.close)}">×</button></div>'
         )
-
-
-def build_message() -> gr.HTML:
-    """Build the empty line. The caller calls `render` of the component to place the line on the page."""
-    return gr.HTML('<div class="message"></div>', js_on_load=start_script("message"), elem_id="message", render=False)

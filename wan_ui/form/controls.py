@@ -8,17 +8,18 @@ a second control, whose name ends in `_sound`.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from backend.errors import RequestError, shorten
 from backend.schemas.guidance_steps import OFFERED, count_guided_steps, interval_end
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, GUIDED_STEPS, SETTINGS, Setting, window_frames
-from presets import Preset, list_presets
-from wan_ui.form.loras import format_loras, parse_loras
+from presets import LoraChoice, Preset, list_presets
 from wan_ui.i18n.english import Texts
 
 GUIDANCE_RANGE = (1.0, 12.0)
@@ -251,3 +252,26 @@ def _side_limits() -> tuple[int, int]:
     presets = list_presets()
     shortest = min(side for preset in presets for side in (preset.min_width, preset.min_height))
     return shortest, max(side for preset in presets for side in (preset.max_width, preset.max_height))
+
+
+def format_loras(loras: Iterable[LoraChoice]) -> str:
+    """Return one line for each LoRA: "FILE = STRENGTH" or "FILE = STRENGTH EXPERT"."""
+    experts = {"both": "", "high": " high", "low": " low"}
+    return "\n".join(f"{lora.source} = {lora.scale:g}{experts[lora.expert]}" for lora in loras)
+
+
+def parse_loras(text: str | None) -> tuple[LoraChoice, ...]:
+    """Read one LoRA from each line that is not empty. No file is opened. Raises: RequestError for an invalid line."""
+    loras = []
+    for line in filter(None, map(str.strip, (text or "").splitlines())):
+        source, _, rest = line.partition("=")
+        words = rest.split()
+        try:
+            expert: dict[str, Any] = {"expert": words[1]} if len(words) > 1 else {}  # LoraChoice validates the word
+            if len(words) > 2:
+                raise ValueError("too many words")
+            loras.append(LoraChoice(source=source.strip(), scale=float(words[0]) if words else 1.0, **expert))
+        except (ValueError, ValidationError):
+            rule = "must be FILE.safetensors, and can be followed by = STRENGTH, and high or low"
+            raise RequestError(f"loras={line[:80]!r}", rule, "correct the line") from None
+    return tuple(loras)

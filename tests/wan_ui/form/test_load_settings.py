@@ -12,9 +12,8 @@ from backend.schemas.request import GenerationRequest
 from presets import list_presets, load_preset
 from tests.wan_ui.builders import a_job, a_request
 from wan_ui.components.toast import Message
-from wan_ui.form.controls import describe_controls
+from wan_ui.form.controls import describe_controls, format_loras, parse_loras
 from wan_ui.form.load_settings import LoadHandlers, decode_settings, encode_settings
-from wan_ui.form.loras import format_loras, parse_loras
 from wan_ui.form.own_presets import check_settings, preset_settings
 from wan_ui.form.settings import control_updates
 from wan_ui.i18n.english import ENGLISH
