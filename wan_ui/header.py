@@ -49,7 +49,8 @@ def tools_html(views: Names, texts: Texts) -> str:
     """Render the buttons for language, queue, help and theme, and the help dialog."""
     first, *others = texts.help_keys
     keys = pairs_html((first, (f"Alt 1 – {len(views)}", texts.list_separator.join(name for _, name in views)), *others))
-    queue, theme, helped, label = map(escape, (texts.queue_title, texts.theme_toggle, texts.help_title, texts.language_choose))
+    queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
+    helped, label = escape(texts.help_title), escape(texts.language_choose)
     languages = "".join(
         f'<option value="{escape(code)}" lang="{escape(code)}"{" selected" if own is texts else ""}>'
         f"{escape(own.language_name)}</option>"

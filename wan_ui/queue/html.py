@@ -84,27 +84,28 @@ def _groups_html(waiting: tuple[Entry, ...], texts: Texts) -> str:
 
 
 def _list_html(entries: tuple[Entry, ...], texts: Texts) -> str:
-    items = []
-    for entry in entries:
-        job, request = entry.job, entry.job.summary
-        label = escape(texts.queue_show.format(prompt=video_name(request, texts)))
-        steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
-        facts = steps.format(steps=request.num_steps, seed=request.seed)
-        percent = round(entry.view.fraction * 100)
-        bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
-        thumbnail = f'<i class="thumb">{entry.place or ""}</i>'
-        if job.state == "running" and entry.view.preview:
-            thumbnail = f'<img src="{media_url(job, entry.view.preview)}" alt="">'
-        elif job.has_video:
-            thumbnail = f'<img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
-        items.append(
-            f'<li data-job="{escape(job.id)}" data-state="{job.state}">'
-            f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
-            f'{thumbnail}<span class="words"><b>{escape(video_name(request, texts))}</b>'
-            f"<small>{escape(_state_text(entry, texts) or facts)}</small>"
-            f"{bar}</span></button>{_buttons_html(entry, texts)}</li>"
-        )
-    return f"<ol>{''.join(items)}</ol>" if items else ""
+    return f"<ol>{''.join(_item_html(entry, texts) for entry in entries)}</ol>" if entries else ""
+
+
+def _item_html(entry: Entry, texts: Texts) -> str:
+    job, request = entry.job, entry.job.summary
+    label = escape(texts.queue_show.format(prompt=video_name(request, texts)))
+    steps = texts.queue_steps_one if request.num_steps == 1 else texts.queue_steps
+    facts = steps.format(steps=request.num_steps, seed=request.seed)
+    percent = round(entry.view.fraction * 100)
+    bar = f'<div class="bar"><i style="width: {percent}%"></i></div>' if job.state == "running" else ""
+    thumbnail = f'<i class="thumb">{entry.place or ""}</i>'
+    if job.state == "running" and entry.view.preview:
+        thumbnail = f'<img src="{media_url(job, entry.view.preview)}" alt="">'
+    elif job.has_video:
+        thumbnail = f'<img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
+    return (
+        f'<li data-job="{escape(job.id)}" data-state="{job.state}">'
+        f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
+        f'{thumbnail}<span class="words"><b>{escape(video_name(request, texts))}</b>'
+        f"<small>{escape(_state_text(entry, texts) or facts)}</small>"
+        f"{bar}</span></button>{_buttons_html(entry, texts)}</li>"
+    )
 
 
 def _state_text(entry: Entry, texts: Texts) -> str:

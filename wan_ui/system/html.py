@@ -70,17 +70,17 @@ def _chart(
     highest = max([found for _, found in known] + [found for one in samples if (found := limit(one)) is not None], default=0.0)
     most = words(max((found for _, found in known), default=0.0))
     label = escape(f"{title}: {most}")
-    lines, before = list[list[tuple[str, str]]](), float("-inf")
+    lines, before = [], float("-inf")
     for moment, found in known:
         if moment - before > max(_GAP_SECONDS, seconds / 100):
             lines.append([])
         across, down = WIDTH * (1 - (now - moment) / seconds), HEIGHT - 2 - (HEIGHT - TOP_MARGIN) * found / (highest or 1.0)
-        lines[-1].append((f"{across:.1f}", f"{down:.1f}"))
+        lines[-1].append(f"{across:.1f},{down:.1f}")
         before = moment
     drawn = "".join(
-        f'<polyline points="{" ".join(map(",".join, line))}"/>'
+        f'<polyline points="{" ".join(line)}"/>'
         if len(line) > 1
-        else f'<circle cx="{line[0][0]}" cy="{line[0][1]}" r="1.6"/>'
+        else f'<circle cx="{line[0].partition(",")[0]}" cy="{line[0].partition(",")[2]}" r="1.6"/>'
         for line in lines
     )
     return (
@@ -104,12 +104,12 @@ class Report:
 
 
 def system_html(engine: Engine, caller: Caller) -> str:
-    texts, buttons, log = caller.texts, dict[str, str](), ""
+    texts, buttons, log = caller.texts, {}, ""
     report = build_report(engine, caller)
     if caller.is_operator:
         workers = _titled_workers(engine.pool.workers(), texts)
-        buttons = {title: _cached_models_html(worker, texts) for title, worker in workers}
-        buttons[texts.system_storage] = text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint)
+        cleaning = text_button("clean:now", texts.system_clean, hint=texts.system_clean_hint)
+        buttons = {title: _cached_models_html(worker, texts) for title, worker in workers} | {texts.system_storage: cleaning}
     sections = "".join(
         f"<section><h2>{escape(title)}</h2><dl>{pairs_html(rows)}</dl>{buttons.get(title, '')}</section>"
         for title, rows in report.sections
