@@ -42,22 +42,23 @@ def icon_button(act: str, name: str, label: str, **data: str) -> str:
     return quiet_button(name, label, _data_attributes(act, data))
 
 
-def quiet_button(name: str, label: str, attributes: str, *, kind: str = "", pressed_icon: str = "") -> str:
-    """Render an icon button with these HTML attributes. `kind` is another CSS class."""
+def quiet_button(name: str, label: str, attributes: str, classes: str = "quiet-button", pressed_icon: str = "") -> str:
+    """Render an icon button with these HTML attributes and CSS classes."""
     words, drawings = escape(label), icon(name) + (icon(pressed_icon) if pressed_icon else "")
-    classes = f"quiet-button {kind}".rstrip()
     return f'<button type="button" class="{classes}" title="{words}" aria-label="{words}" {attributes}>{drawings}</button>'
 
 
 def sound_button(label: str, attributes: str) -> str:
     """Render a speaker button. The speaker is crossed out until the button is pressed."""
-    return quiet_button("sound", label, f'aria-pressed="false" {attributes}', kind="sound-button", pressed_icon="muted")
+    return quiet_button(
+        "sound", label, f'aria-pressed="false" {attributes}', classes="quiet-button sound-button", pressed_icon="muted"
+    )
 
 
 def play_button(texts: Texts, attributes: str) -> str:
     """Render a play button. While the video plays, the page's script shows a pause icon and label."""
     words = f'data-words="{escape(texts.play)}" data-pause-words="{escape(texts.pause)}"'
-    return quiet_button("play", texts.play, f"{words} {attributes}", kind="play-button", pressed_icon="pause")
+    return quiet_button("play", texts.play, f"{words} {attributes}", classes="quiet-button play-button", pressed_icon="pause")
 
 
 def text_button(act: str, label: str, *, name: str = "", hint: str = "", **data: str) -> str:
