@@ -115,8 +115,8 @@ class StreamLimit:
         near = self._open[address] if address != "address " or who == address else 0
         of_visitor = self.limit.of_address if who == address else self.limit.of_visitor
         if self._open[who] >= of_visitor or near >= self.limit.of_address or self._open["all"] >= self.limit.in_all:
-            text = texts_for(Headers(scope=scope)).too_many_streams
-            refusal = refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, text, {"retry-after": "5"})
+            texts = texts_for(Headers(scope=scope))
+            refusal = refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, texts.too_many_streams, {"retry-after": "5"})
             await refusal(scope, receive, send)
             return
         counted = {who, address, "all"}

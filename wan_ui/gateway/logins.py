@@ -146,7 +146,8 @@ class LoginLimit:
         is_full = len(self._recent_tries) >= WRONG_PASSWORDS.in_all
         wait = max(self._seconds_to_wait(address), self._recent_tries[0] + SHARED_WINDOW_SECONDS - now if is_full else 0.0)
         if wait > 0:
-            text = texts_for(Headers(scope=scope)).login_pause.format(seconds=ceil(wait))
+            texts = texts_for(Headers(scope=scope))
+            text = texts.login_pause.format(seconds=ceil(wait))
             headers = {"retry-after": str(ceil(wait))}
             await refusal_response(scope, HTTPStatus.TOO_MANY_REQUESTS, text, headers)(scope, receive, send)
             return
@@ -227,8 +228,8 @@ def _log_out(scope: Scope) -> Response:
     """
     headers = Headers(scope=scope)
     if scope["method"] != "POST" or "origin" not in headers:
-        text = texts_for(headers).logout_by_post
-        return refusal_response(scope, HTTPStatus.METHOD_NOT_ALLOWED, text, {"allow": "POST"})
+        texts = texts_for(headers)
+        return refusal_response(scope, HTTPStatus.METHOD_NOT_ALLOWED, texts.logout_by_post, {"allow": "POST"})
     answer = RedirectResponse(scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)
     if needs_login(scope):
         for name, token in _login_tokens(scope).items():

@@ -172,8 +172,8 @@ class FileCheck:
         if is_known:
             await self.app(scope, replay_message(message, receive), send)
             return
-        text = texts_for(Headers(scope=scope)).file_refused
-        await refusal_response(scope, HTTPStatus.BAD_REQUEST, text)(scope, receive, send)
+        texts = texts_for(Headers(scope=scope))
+        await refusal_response(scope, HTTPStatus.BAD_REQUEST, texts.file_refused)(scope, receive, send)
 
 
 def _is_upload_or_example(path: object) -> bool:
