@@ -17,7 +17,7 @@ Gradio's issues about each fault ("none" if a search found no issue):
 
 Other private parts of Gradio that the studio uses. Check them first after an update of Gradio:
 
-- `Block._id`: `wan_ui/studio.py`, `wan_ui/form/form.py`. `EventData._data`: `wan_ui/components/buttons.py`
+- `Block._id`: `wan_ui/studio.py`, `wan_ui/form/load_settings.py`. `EventData._data`: `wan_ui/components/buttons.py`
 - `processing_utils.save_file_to_cache`, `route_utils.upload_fn`, `routes.file_upload_statuses`, `utils.get_upload_folder`:
   `wan_ui/gateway/uploads.py`. `route_utils.get_root_url`: `wan_ui/services/media.py`
 - `Blocks.server.config` and the order of `launch`: `wan_ui/serve.py`. All addresses of `wan_ui/gateway/rules.py`

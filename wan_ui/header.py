@@ -51,10 +51,11 @@ def tools_html(views: Names, texts: Texts) -> str:
     keys = pairs_html((first, (f"Alt 1 – {len(views)}", texts.list_separator.join(name for _, name in views)), *others))
     queue, theme = escape(texts.queue_title), escape(texts.theme_toggle)
     helped, label = escape(texts.help_title), escape(texts.language_choose)
+    current = texts
     languages = "".join(
-        f'<option value="{escape(code)}" lang="{escape(code)}"{" selected" if own is texts else ""}>'
-        f"{escape(own.language_name)}</option>"
-        for code, own in LANGUAGES.items()
+        f'<option value="{escape(code)}" lang="{escape(code)}"{" selected" if texts is current else ""}>'
+        f"{escape(texts.language_name)}</option>"
+        for code, texts in LANGUAGES.items()
     )
     return (
         f'<div class="tools"><select id="language" aria-label="{label}" title="{label}">{languages}</select>'

@@ -224,7 +224,8 @@ class LoginForm:
 def _log_out(scope: Scope) -> Response:
     """End the sender's login. Accept only a POST with an Origin header, which the studio's page sends.
 
-    Another site could embed the logout address as an image, for which browsers send a GET without an Origin header.
+    Another site could embed the logout address as an image, for which browsers send a GET without an Origin header. The gateway
+    has already refused requests whose origin is another site.
     """
     headers = Headers(scope=scope)
     if scope["method"] != "POST" or "origin" not in headers:

@@ -115,7 +115,11 @@ def live_routes(context: StudioContext) -> Sequence[Route]:
     @json_endpoint
     async def start(request: Request) -> dict[str, Any]:
         caller, given = context.identify_caller(gr.Request(request)), await read_json_object(request)
-        job = await cancel_on_disconnect(request, context.submit(await asyncio.to_thread(to_request, given), caller))
+
+        async def submit() -> Job:
+            return await context.submit(await asyncio.to_thread(to_request, given), caller)
+
+        job = await cancel_on_disconnect(request, submit())
         watch.mark_seen(job.id)
         return {"job": job.id}
 

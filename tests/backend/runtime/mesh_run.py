@@ -87,7 +87,7 @@ def load(transformer: dict[str, np.ndarray], programs: Programs) -> StackedWeigh
         (Path(folder) / "transformer").mkdir()
         save_file(transformer, Path(folder) / "transformer" / "model.safetensors")
         described, part = programs.denoiser.describe_weights(jnp.dtype("float32")), Part(Path(folder), "transformer")
-        progress = LoadProgress(part.num_bytes(part.places), lambda event: None)
+        progress = LoadProgress(sum(place.num_bytes for place in part.places.values()), lambda event: None)
         return load_stacked(part, described, lambda name, tensor: tensor, progress)
 
 

@@ -57,7 +57,9 @@ def load(folder: Path, dtype: str):
     denoiser = Denoiser(CONFIG, Layout.create(MeshPlan(), jax.devices()[:1]))
     part = Part(folder, "transformer")
     described = denoiser.describe_weights(jnp.dtype(dtype))
-    return load_stacked(part, described, lambda name, tensor: tensor, LoadProgress(part.num_bytes, silent)), described
+    return load_stacked(
+        part, described, lambda name, tensor: tensor, LoadProgress(sum(place.num_bytes for place in part.places.values()), silent)
+    ), described
 
 
 def state_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -128,7 +130,7 @@ def test_what_goes_wrong_in_a_reader_is_raised_and_ends_the_others(checkpoint):
 
     described = Denoiser(CONFIG, Layout.create(MeshPlan(), jax.devices()[:1])).describe_weights(jnp.dtype("float32"))
     with pytest.raises(ModelError, match="This tensor"):
-        load_stacked(part, described, adjust, LoadProgress(part.num_bytes(part.places), silent))
+        load_stacked(part, described, adjust, LoadProgress(sum(place.num_bytes for place in part.places.values()), silent))
     assert len(seen) < len(part.places) and not any(thread.name.startswith("reader") for thread in threading.enumerate())
 
 
@@ -255,5 +257,9 @@ def test_a_clip_encoder_is_read_by_the_names_of_transformers_4_and_5(tmp_path, p
     save_file({prefix + name: torch.ones(3) for name in names}, tmp_path / "image_encoder" / "model.safetensors")
     part = Part(tmp_path, "image_encoder", to_transformers_5_name)
     assert set(part.places) == set(names)
-    read = part.read(names, lambda name, place: read_tensor(place), LoadProgress(part.num_bytes, silent))
+    read = part.read(
+        names,
+        lambda name, place: read_tensor(place),
+        LoadProgress(sum(place.num_bytes for place in part.places.values()), silent),
+    )
     assert {name: tensor.tolist() for name, tensor in read} == dict.fromkeys(names, [1.0] * 3)

@@ -4,7 +4,7 @@ import pytest
 
 from wan_ui.gateway.gateway import Hosts
 
-NAMED = Hosts(["Studio.Example", "https://abc.gradio.live/", "0.0.0.0"])
+NAMES = ["Studio.Example", "https://abc.gradio.live/", "0.0.0.0"]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ NAMED = Hosts(["Studio.Example", "https://abc.gradio.live/", "0.0.0.0"])
     ],
 )
 def test_numbers_localhost_and_given_names_are_served(host, is_served):
-    assert NAMED.serves(host) == is_served
+    assert Hosts(NAMES).serves(host) == is_served
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_numbers_localhost_and_given_names_are_served(host, is_served):
     ],
 )
 def test_a_page_is_ours_by_its_name_and_its_port(origin, hosts, is_own):
-    assert NAMED.is_own(origin, hosts) == is_own
+    assert Hosts(NAMES).is_own(origin, hosts) == is_own
 
 
 def test_a_name_can_be_added_later():

@@ -37,7 +37,13 @@ def weights(vae, ours, tmp_path_factory) -> dict[str, jax.Array]:
     folder = tmp_path_factory.mktemp("checkpoint")
     vae.save_pretrained(folder / "vae")
     part = Part(folder, "vae")
-    return ours.arrange(load_flat(part, ours.describe_weights(jnp.float32), LoadProgress(part.num_bytes, lambda event: None)))
+    return ours.arrange(
+        load_flat(
+            part,
+            ours.describe_weights(jnp.float32),
+            LoadProgress(sum(place.num_bytes for place in part.places.values()), lambda event: None),
+        )
+    )
 
 
 @functools.cache
