@@ -108,6 +108,7 @@ def decode(run: Run, latents: Latents) -> Generator[Event, None, VideoResult]:
                     break
                 frames, state = piece
                 pixels = frames_to_uint8(frames)[: run.request.num_frames - num_frames]
+                del frames, piece  # frees the frames on the devices before audio is decoded
                 pieces.append(pixels if kept_pixels is None else kept_pixels.put_back(pixels, num_frames))
                 num_frames, latent_frames = num_frames + len(pieces[-1]), latent_frames + run.model.decode_stride
             with save_if_closed(saver, copy_to_host if is_alone else None):

@@ -340,7 +340,8 @@ def load_expert(model: Model, weights: Weights, expert: int) -> Weights:
 
 
 def should_warm_up(model: Model, request: GenerationRequest) -> bool:
-    """Return whether each program should run once before the first step, which is slower on accelerators, but not on a CPU."""
+    """Return whether each program should run once before the first step. Its first run takes longer than later runs on
+    accelerators, but not on a CPU."""
     return model.layout(request.is_guided).platform != "cpu"
 
 

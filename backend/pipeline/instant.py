@@ -46,6 +46,7 @@ def generate_draft(
             seconds = total["denoise"] - before
             yield Step(loop.steps_done, loop.total_steps, seconds, seconds * (loop.total_steps - loop.steps_done))
         latents = finish_latents(run, conditions, loop.current_state())
+        del loop, conditions  # frees the memory of the denoising for the decoder
         pieces = []
         for frames, _ in decode_pieces(run, np.asarray(latents[VIDEO])):
             stop_if_cancelled()

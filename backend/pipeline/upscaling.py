@@ -74,13 +74,14 @@ def upscale_video(
     if smaller_result is None:
         with contextlib.closing(make_smaller(without_upscaling(request))) as events:
             for event in events:
-                if isinstance(event, Finished):
-                    smaller_result = event.result
-                    with replace_file(folder / RESULT, is_durable=True) as part:
-                        part.write_text(json.dumps(smaller_result.to_json(), ensure_ascii=False), "utf-8")
-                    (folder / VIDEO_FILE).replace(folder / SMALLER)
-                    break
-                yield event
+                if not isinstance(event, Finished):
+                    yield event
+                    continue
+                smaller_result = event.result
+                with replace_file(folder / RESULT, is_durable=True) as part:
+                    part.write_text(json.dumps(smaller_result.to_json(), ensure_ascii=False), "utf-8")
+                (folder / VIDEO_FILE).replace(folder / SMALLER)
+                break
     if smaller_result is not None:
         yield from larger(folder / SMALLER, smaller_result)
 

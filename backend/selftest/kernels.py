@@ -49,7 +49,7 @@ def kernel_checks(platform: str) -> dict[str, Comparison]:
         }
     own = partial(_compare_attention, implementation="pallas_tpu")
     # Both norms round each value once, so they differ from XLA by at most one step of bfloat16. Values are at most 8.
-    norm = partial(_compare_pass, shape=(256, HEADS * WIDTH), allowed=8 * 2**-7, scale=2.0)
+    norm = partial(_compare_pass, shape=(1, 256, HEADS * WIDTH), allowed=8 * 2**-7, scale=2.0)
     return {
         "attention, constant maximum": own,
         "attention, online": partial(own, tpu=TpuOptions(tests_bounds=False)),

@@ -36,8 +36,8 @@ class KeepingInspector(Inspector):
     def __call__(self, program: Program, lowered: jax.stages.Lowered) -> Compilation:
         compiled: list[jax.stages.Compiled] = []
 
-        def compile_without_refused(options: dict[str, Any]) -> jax.stages.Compiled:
-            compiled.append(compile_with(lowered, options, program.layout.runtime.fallbacks))
+        def compile_without_refused(compiler_options: dict[str, Any]) -> jax.stages.Compiled:
+            compiled.append(compile_with(lowered, compiler_options, program.layout.runtime.fallbacks))
             return compiled[-1]
 
         only_compiles = SimpleNamespace(compile=compile_without_refused)  # `Inspector` calls nothing else

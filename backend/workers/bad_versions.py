@@ -19,8 +19,8 @@ releases the number is an estimate."""
 @dataclass(frozen=True, kw_only=True)
 class BadVersions:
     """Versions that fail together. `versions` has, for each package and for "python", the first bad version and the first good
-    version after it, "" for no limit. A package that is not installed is not bad. `chip` is the only bad TPU generation, or
-    ""."""
+    version after it, "" for no limit. A package that is not installed is not bad. `chip` is the only TPU generation on which
+    they fail, such as "v5e", "" for all."""
 
     versions: Mapping[str, tuple[str, str]]
     reason: str

@@ -229,13 +229,14 @@ class WorkerModel:
                 self._reports.send_status("warming", "Compiling before the first video")
                 for event in self.started.warm_up(self.loaded, request):
                     # Only the hosts that have a program's file report that it was loaded, so that event must not start a sync.
-                    if not (isinstance(event, Compiling) and event.is_loaded):
-                        if self._reports.decide("waiting", bool(self._jobs())):
-                            return
+                    is_loaded = isinstance(event, Compiling) and event.is_loaded
+                    if not is_loaded and self._reports.decide("waiting", bool(self._jobs())):
+                        return
                     if isinstance(event, Compiling):
                         detail = f"Loaded {event.what} precompiled" if event.is_loaded else f"Compiling {event.what}"
                         self._reports.send_status("warming", detail)
-                return self.warm.add(self.shape_for(request))
+                self.warm.add(self.shape_for(request))
+                return
             except KernelRefused as refused:
                 self.reload_without_kernel(refused, preset)
 

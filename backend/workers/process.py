@@ -178,8 +178,11 @@ def _start_process(command: list[str], plan: WorkerPlan, log: Path) -> subproces
 
 
 def kill_stale_workers(data_dir: Path) -> list[int]:
-    """Kill the workers of this data folder whose server is no longer their parent. Return their process ids. Do nothing if the
-    system does not list processes in /proc."""
+    """Kill the workers of this data folder whose server is no longer their parent. Return their process ids.
+
+    A worker ends when its server dies. But a worker that SIGSTOP has stopped cannot end, and would keep its memory and devices.
+    Do nothing if the system does not list processes in /proc.
+    """
     stale = []
     for folder in _PROCESSES.glob("[0-9]*"):
         try:
