@@ -36,7 +36,7 @@ def varied_requests(base: GenerationRequest, what: str, text: str, presets: list
     unique = list(dict.fromkeys(requests))
     if not 2 <= len(unique) <= MOST:
         fixes = {"loras": "name a LoRA in More settings", "preset": "choose 2 to 4 models"}
-        fix = fixes.get(what, "give 2 to 4 values that differ, such as 8, 20, 40")
+        fix = fixes.get(str(what), "give 2 to 4 values that differ, such as 8, 20, 40")
         raise RequestError(f"compare has {len(unique)} different settings and", f"must have 2 to {MOST}", fix)
     return unique
 

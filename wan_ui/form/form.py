@@ -33,6 +33,7 @@ class Draft:
     given: Mapping[str, Any]
 
     def to_request(self) -> GenerationRequest:
+        """Validate the values. Raises: RequestError."""
         return GenerationRequest(**self._values())
 
     def to_settings(self) -> GenerationRequest:

@@ -181,8 +181,8 @@ class LoadHandlers:
         same = {name: getattr(job.request, name) for name in ("prompt", "seed", "image_focus", *pictures, *sound_names)}
         shots = omit_input_files({"shots": job.request.shots}) if job.request.shots else {}
         request = GenerationRequest.from_preset(preset, **same, **shots)
-        text, unused = texts.loaded_full.format(title=preset.words(texts.language).title), {*same, *shots}
-        text = " ".join(filter(None, (text, unused_settings_text(job.request, unused, texts))))
+        text, kept = texts.loaded_full.format(title=preset.words(texts.language).title), {*same, *shots}
+        text = " ".join(filter(None, (text, unused_settings_text(job.request, kept, texts))))
         message = Message(text=text, view="create")
         return self.show_request(request, texts, message) | self._load_input_files(request)
 
@@ -258,6 +258,7 @@ def encode_settings(request: GenerationRequest) -> str:
 
 
 def decode_settings(code: str) -> GenerationRequest:
+    """Decode the request of a link. Raises: RequestError."""
     try:
         data = json.loads(base64.urlsafe_b64decode(code[:20_000] + "=" * (-len(code) % 4)))
         request = GenerationRequest.from_stored(omit_input_files(dict(data)))

@@ -92,6 +92,7 @@ class OwnPresetHandlers:
                 return self._import(act.value, owner, texts)
             case "link":
                 draft = self.form.read(values)
+                copy = f"?settings={encode_settings(draft.to_settings())}"  # checks the characters, which are read below
                 given, shots, figures = draft.given, draft.given.get("shots") or (), draft.given.get("figures") or ()
                 names = [one.name for one in INPUTS if given.get(one.name)]  # a link does not contain files
                 for name, parts in (("shot_images", shots), ("figure_images", figures)):
@@ -100,7 +101,6 @@ class OwnPresetHandlers:
                 named = texts.list_separator.join(texts.with_prefix("setting_")[name] for name in names)
                 left_out = texts.settings_linked_without.format(settings=named) if names else ""
                 text = " ".join(filter(None, (texts.settings_linked, left_out)))
-                copy = f"?settings={encode_settings(draft.to_settings())}"
                 return {self.message: Message(text=text, copy=copy).html(texts)}
         return {}
 

@@ -78,6 +78,7 @@ def find_offers(engine: Engine, job: Job | None, result: VideoResult | None) -> 
 
 
 def upscale_job_request(job: Job, result: VideoResult, scale: int, upscaler: str) -> GenerationRequest:
+    """Return the request that upscales a job's video. Raises: RequestError."""
     return upscale_result_request(result, job.request, str(job.folder / VIDEO_FILE), scale, upscaler)
 
 

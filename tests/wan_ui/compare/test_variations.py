@@ -51,6 +51,7 @@ def test_no_seeds_are_four_new_ones():
         ("loras", "", "name a LoRA"),
         ("preset", "", "choose 2 to 4 models"),
         ("owner", "1, 2", "compare has 0"),
+        (["steps"], "1, 2", "compare has 0"),  # a caller can send any JSON
     ],
 )
 def test_what_cannot_be_compared_is_refused(what, text, words):

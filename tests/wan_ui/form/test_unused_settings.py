@@ -6,6 +6,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from backend.errors import RequestError
 from backend.schemas.prompt_cues import Cue
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import FIELDS, SETTINGS, Character, Setting, Shot
@@ -17,6 +18,7 @@ from wan_ui.components.toast import Message
 from wan_ui.edit.handlers import EditHandlers, page_settings
 from wan_ui.edit.modes import loaded_settings
 from wan_ui.form.batch import batch_plan_html
+from wan_ui.form.form import Draft
 from wan_ui.form.load_settings import LoadHandlers
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.unused_settings import FILES_OF_SHOTS, changed_settings, setting_label, shown_by_form, unused_settings_text
@@ -192,6 +194,15 @@ def test_a_link_names_the_files_that_it_does_not_hold():
     draft.given = {"shots": ({"prompt": "a", "job": "job-1"}, {"prompt": "b", "image": "/x.png"}), "figures": ({"name": "Mia"},)}
     said = handlers._handle(link, {}, "visitor", ENGLISH)["message"]
     assert "images of shots, finished shots." in said and "characters" not in said
+
+
+def test_a_link_refuses_characters_that_the_page_does_not_send():
+    """`Draft.to_settings` checks the characters, before anything else reads them."""
+    given = a_request().model_dump() | {"figures": [1]}
+    form = Mock(read=lambda values: Draft(given=given))
+    handlers = OwnPresetHandlers(context=Mock(), form=form, loading=Mock(), message="message")
+    with pytest.raises(RequestError):
+        handlers._handle(Mock(what="link"), {}, "visitor", ENGLISH)
 
 
 def test_a_shared_comparison_names_differences_that_the_bar_cannot_vary():
