@@ -23,29 +23,18 @@ class Gemma:
     Attributes:
         model: the modules on the meta device.
         buffers: the arrays that the modules need and checkpoints do not have, by name: the frequencies of the rotary embedding,
-            and the factor of the token embeddings. They are float32 host arrays.
-    """
+            and the factor of the token embeddings. They are float32 host arrays."""
 
     _classes: ClassVar[tuple[type, type, type]]  # transformers' configuration, rotary embedding and model
+    takes_shared = False  # whether layers store keys and values in one dictionary, for later layers
 
     def __init__(self, settings: Config) -> None:
-        """Create the model. `settings` is the config.json of the text part."""
         configuration, rotation, model = self._classes
         config = configuration(**settings, attn_implementation="eager")
         self.buffers = {f"rotary_emb.{name}": value.numpy() for name, value in rotation(config).named_buffers()}
         self.buffers[EMBEDDING_SCALE] = np.float32(config.hidden_size**0.5)
         with torch.device("meta"):
             self.model = model(config).eval()
-
-    def run_layer(
-        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
-    ) -> torch.Tensor:
-        """Run one layer on the hidden states `hidden` [B, L, D].
-
-        `shared` is a dictionary in which a layer can store keys and values for later layers. The caller passes the same
-        dictionary to all layers. It is empty before the first layer.
-        """
-        return layer(hidden, attention_mask=mask, position_embeddings=rotation)
 
 
 class Gemma3(Gemma):
@@ -55,27 +44,21 @@ class Gemma3(Gemma):
 
 
 class Gemma4(Gemma):
-    """Gemma 4 in its unified form, the text encoder of LTX-2.5. Its image and audio parts are not used.
-
-    Layers with full attention have wider heads and fewer key heads than the other layers. They use keys as values, and rotate a
-    quarter of each head's channels. Every layer multiplies its result by a learned factor.
-    """
+    """Gemma 4 in its unified form, the text encoder of LTX-2.5. Its image and audio parts are not used. Layers with full
+    attention have wider heads and fewer key heads than the other layers. They use keys as values, and rotate a quarter of each
+    head's channels. Every layer multiplies its result by a learned factor."""
 
     _classes = Gemma4UnifiedTextConfig, Gemma4UnifiedTextRotaryEmbedding, Gemma4UnifiedTextModel
-
-    def run_layer(
-        self, layer: torch.nn.Module, hidden: torch.Tensor, mask: torch.Tensor, rotation: object, shared: dict[str, object]
-    ) -> torch.Tensor:
-        """See `Gemma`. The last layers may use the keys and values that earlier layers stored in `shared`."""
-        return layer(hidden, shared_kv_states=shared, position_embeddings=rotation, attention_mask=mask)
+    takes_shared = True
 
 
 def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, masks: Masks) -> torch.Tensor:
     """Return the hidden states [B, L, D, layers + 1] of token ids [B, L]: before each layer, and after the last norm."""
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
-    kinds, states, shared = model.config.layer_types, [], {}
+    kinds, states = model.config.layer_types, []
+    more: dict[str, object] = {"shared_kv_states": {}} if gemma.takes_shared else {}
     rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
     for layer, kind in zip(model.layers, kinds, strict=True):
         states.append(hidden)
-        hidden = gemma.run_layer(layer, hidden, masks[kind], rotations[kind], shared)
+        hidden = layer(hidden, attention_mask=masks[kind], position_embeddings=rotations[kind], **more)
     return torch.stack([*states, model.norm(hidden)], dim=-1)

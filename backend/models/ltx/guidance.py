@@ -1,59 +1,25 @@
-"""LTX-2's guidance, which combines the estimates of the clean latents from up to four guidance branches.
-
-The differences between the prompt's branch and each other branch are multiplied by factors and added to the prompt's branch. The
-sum is rescaled towards the standard deviation of the prompt's branch. Video and audio have separate factors.
-
-Source: diffusers, `LTX2Pipeline`.
-"""
+"""LTX-2's guidance, which combines the estimates of the clean latents from up to four guidance branches. The differences between
+the prompt's branch and each other branch are multiplied by factors and added to the prompt's branch. The sum is rescaled towards
+the standard deviation of the prompt's branch. Video and audio have separate factors. Source: diffusers, `LTX2Pipeline`."""
 
 import dataclasses
-import math
-from typing import Self
 
 import jax
 import jax.numpy as jnp
 
-from backend.models.ltx.spec import LtxSpec
-from backend.sampling.solvers import SamplerState, StepInputs, take_step
+from backend.sampling.solvers import StepInputs
 from backend.schemas.request import GenerationRequest
-from backend.schemas.step_plan import StepPlan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Branches:
-    """The guidance branches that run in addition to the prompt's branch, in this order: negative prompt, perturbed, isolated.
-
-    The perturbed branch leaves out the self-attention of one layer. In the isolated branch, video and audio do not attend to each
-    other.
-    """
+    """The guidance branches that run in addition to the prompt's branch, in this order: negative prompt, perturbed, isolated. The
+    perturbed branch leaves out the self-attention of one layer. In the isolated branch, video and audio do not attend to each
+    other."""
 
     has_negative: bool
     has_perturbed: bool
     has_isolated: bool
-
-    @classmethod
-    def for_step(cls, request: GenerationRequest, step_plan: StepPlan, spec: LtxSpec) -> Self:
-        """Return the guidance branches that the request needs in this step."""
-        return cls(
-            has_negative=step_plan.is_guided,
-            has_perturbed=spec.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
-            has_isolated=any(scale > 1 for scale in request.modality_guidance),
-        )
-
-    @property
-    def prompt_indices(self) -> tuple[int, ...]:
-        """The index of each branch's prompt: 0 for the prompt, 1 for the negative prompt."""
-        return (0, *([1] * self.has_negative), *([0] * (self.has_perturbed + self.has_isolated)))
-
-    @property
-    def perturbed(self) -> tuple[float, ...]:
-        """One number for each branch: 1 for the branch that leaves out the self-attention of one layer, 0 for all others."""
-        return tuple(map(float, (0, *([0] * self.has_negative), *([1] * self.has_perturbed), *([0] * self.has_isolated))))
-
-    @property
-    def isolated(self) -> tuple[float, ...]:
-        """One number for each branch: 1 for the branch in which video and audio do not see each other, 0 for all others."""
-        return tuple(map(float, (0, *([0] * (self.has_negative + self.has_perturbed)), *([1] * self.has_isolated))))
 
 
 @jax.tree_util.register_dataclass
@@ -66,8 +32,7 @@ class Scales:
             the factor s - 1, so 1 turns the branch off.
         perturbed: the factor of the difference between the prompt's branch and the perturbed branch. 0 turns the branch off.
         rescale: 0 keeps the standard deviation of the guided estimate. 1 replaces it by the standard deviation of the prompt's
-            branch.
-    """
+            branch."""
 
     negative: jax.Array
     perturbed: jax.Array
@@ -76,7 +41,6 @@ class Scales:
 
 
 def make_scales(request: GenerationRequest) -> tuple[Scales, Scales]:
-    """Return the scales of the video and of the audio."""
     negative = request.guidance[0], request.sound_guidance if request.sound_guidance is not None else request.guidance[0]
     values = zip(negative, request.perturbed_guidance, request.modality_guidance, request.guidance_rescale, strict=True)
     names = ("negative", "perturbed", "isolated", "rescale")
@@ -87,11 +51,7 @@ def make_scales(request: GenerationRequest) -> tuple[Scales, Scales]:
 def guide_estimate(
     seen: jax.Array, velocities: jax.Array, branches: Branches, scales: Scales, step_inputs: StepInputs
 ) -> jax.Array:
-    """Combine the `velocities` [branches, ...] of all guidance branches to the guided estimate [1, ...] of the clean tokens.
-
-    `seen` [1, ...] are the noisy tokens. The standard deviations for `scales.rescale` are over all tokens, including tokens of
-    keyframes and control clips.
-    """
+    """Combine the `velocities` [branches, ...] of all guidance branches to the guided estimate [1, ...] of the clean tokens."""
     estimates = list(seen - step_inputs.sigma * velocities[:, None])
     own, rest = estimates[0], estimates[1:]
     clean = own
@@ -103,15 +63,3 @@ def guide_estimate(
         clean = clean + (scales.isolated - 1) * (own - rest.pop(0))
     spread = jnp.std(own) / jnp.where(jnp.std(clean) == 0, 1, jnp.std(clean))
     return clean * (scales.rescale * spread + 1 - scales.rescale)
-
-
-def step_towards(state: SamplerState, clean: jax.Array, step_inputs: StepInputs) -> SamplerState:
-    """Take one step of the solver for one stream (video or audio), towards the estimate `clean` of the stream's clean latents.
-
-    `clean` can end with tokens of keyframes and of a control clip, which are ignored.
-    """
-    shape = state.sample.shape
-    own = clean if clean.shape == shape else clean[:, :, : math.prod(shape[2:])].reshape(shape)
-    return take_step(
-        state, (state.sample - own) / step_inputs.sigma, step_inputs.sigma, step_inputs.corrector, step_inputs.predictor
-    )

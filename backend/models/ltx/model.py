@@ -11,20 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backend.media.control import control_frame
 from backend.models.common.arithmetic import encoder_flops
 from backend.models.common.networks import DECODE, DENOISE, ENCODE, encoder_network, read_tokenizer, text_network
 from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels, join_frames, replace_first_frames
 from backend.models.common.whole_clip import WholeClipModel
 from backend.models.ltx.autoencoders import SoundNetworks, VideoAutoencoder
-from backend.models.ltx.guidance import Branches, Scales, guide_estimate, make_scales, step_towards
-from backend.models.ltx.in_context import (
-    CONTROL,
-    add_control_state,
-    control_noise,
-    encode_control,
-    join_video_tokens,
-    step_control,
-)
+from backend.models.ltx.guidance import Branches, Scales, guide_estimate, make_scales
+from backend.models.ltx.in_context import CONTROL, NOISE, control_noise, step_control
 from backend.models.ltx.spec import UPSAMPLER, LtxSpec
 from backend.models.ltx.text_encoder import Connectors, TextEncoder, installed_name
 from backend.models.ltx.transformer import Context, Denoiser, keeps_first_sound, layer_matrix_bytes
@@ -46,7 +40,15 @@ from backend.runtime.mesh import Layout
 from backend.runtime.program import Compiler, Program
 from backend.runtime.work import Call, Effects, OnHost, Put, Work
 from backend.sampling.fresh_noise import FreshNoise, add_fresh_noise, make_fresh_noise
-from backend.sampling.solvers import Schedule, StepInputs, frozen_state, schedule_for_request, start_state
+from backend.sampling.solvers import (
+    Schedule,
+    StepInputs,
+    add_noise,
+    frozen_state,
+    schedule_for_request,
+    start_state,
+    take_step,
+)
 from backend.schemas.extension import Appended
 from backend.schemas.progressive import HALF, num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
@@ -79,11 +81,6 @@ class Programs:
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  the programs live as long as their worker's model
     def step(self, branches: Branches, given: str | None, is_refining: bool) -> Program:
-        """Return the program of a denoising step with these guidance branches.
-
-        `given` is the name of the stream (video or audio) that the user gave as a whole, or None. For None, the step denoises
-        both streams.
-        """
         run = functools.partial(_step, self.denoiser, branches, given)
         name, key = ("the refining step", "refining_step") if is_refining else ("the denoising step", "denoise_step")
         return Program(name, run, key=key, donated=(1,), layout=self.layout, compiler=self.compiler)
@@ -100,11 +97,9 @@ def _step(
     scales: tuple[Scales, Scales],
     noise: FreshNoise | None,
 ) -> States:
-    """Take one guided denoising step of the two streams, video and audio.
-
-    `given` is the name of the stream that the user gave as a whole, or None. This stream stays unchanged, at timestep 0. `noise`
-    is the fresh noise of an ancestral step, None for other steps.
-    """
+    """Take one guided denoising step of the two streams, video and audio. `given` is the name of the stream that the user gave as
+    a whole, or None. This stream stays unchanged, at timestep 0. `noise` is the fresh noise of an ancestral step, None for other
+    steps."""
     beginnings = {VIDEO: context.first_frame, SOUND: context.first_sound}
     # The latents of images and clips are inserted before the guidance, so that `Scales.rescale` includes them.
     for name, first in beginnings.items():
@@ -113,12 +108,24 @@ def _step(
             begun = replace_first_frames(jnp, first, drawn)
             begun = begun if name == VIDEO else jnp.where(keeps_first_sound(context), begun, drawn)
             states = {**states, name: dataclasses.replace(states[name], sample=begun)}
-    seen = {VIDEO: join_video_tokens(states[VIDEO].sample, states, context), SOUND: states[SOUND].sample}
+    control = states[CONTROL].sample if CONTROL in states else context.control
+    pieces = [latents for latents in (states[VIDEO].sample, context.keyframes, control) if latents is not None]
+    joined = jnp.concatenate([latents.reshape(*latents.shape[:2], -1) for latents in pieces], axis=2)
+    seen = {VIDEO: joined, SOUND: states[SOUND].sample}
     timesteps = tuple(jnp.zeros_like(step_inputs.timestep) if name == given else step_inputs.timestep for name in STREAMS)
     velocities = denoiser.velocities(weights, *seen.values(), timesteps, context)
     named = zip(STREAMS, velocities, scales, strict=True)
     clean = {name: guide_estimate(seen[name], own, branches, scale, step_inputs) for name, own, scale in named}
-    made = {name: step_towards(states[name], clean[name], step_inputs) for name in STREAMS if name != given}
+    made = {}
+    for name in STREAMS:
+        if name != given:
+            state, own = states[name], clean[name]
+            shape = state.sample.shape
+            if own.shape != shape:  # leave out the tokens of keyframes and of a control clip at the end
+                own = own[:, :, : math.prod(shape[2:])].reshape(shape)
+            sigma = step_inputs.sigma
+            velocity = (state.sample - own) / sigma
+            made[name] = take_step(state, velocity, sigma, step_inputs.corrector, step_inputs.predictor)
     if noise is not None:
         made = {name: add_fresh_noise(state, noise, STREAMS.index(name)) for name, state in made.items()}
     return {**states, **made, **step_control(states, clean[VIDEO], context, step_inputs, noise is not None)}
@@ -126,8 +133,6 @@ def _step(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LtxStepContext:
-    """The data that all steps with the same guidance branches share."""
-
     expert: int
     is_guided: bool
     is_refining: bool
@@ -144,11 +149,9 @@ class LtxStepContext:
 
 
 class LtxModel(WholeClipModel):
-    """An LTX-2 checkpoint without its weights.
-
-    A video is one chunk. It is decoded in one piece, because the decoder is not causal. A preview decodes only the first latent
-    frame, which is much less work. The result is similar to the finished video's first frame.
-    """
+    """An LTX-2 checkpoint without its weights. A video is one chunk. It is decoded in one piece, because the decoder is not
+    causal. A preview decodes only the first latent frame, which is much less work. The result is similar to the finished video's
+    first frame."""
 
     spec: LtxSpec
     _text_encoder: TextEncoder
@@ -196,10 +199,10 @@ class LtxModel(WholeClipModel):
         yield encoder_network("connectors", self._connectors, plan, layout)
         yield Network(part="transformer", stages=DENOISE, described=transformer, expert=0)
         yield Network(part="vae", stages=ENCODE | DENOISE | DECODE, described=vae.describe_weights(self.dtype))
-        yield Network(part="audio_vae", stages=ENCODE | DECODE, described=sound.describe_weights(self.dtype))
+        yield Network(part="audio_vae", stages=ENCODE | DECODE, described=sound.describe_weights("audio_vae", self.dtype))
         if self._upsampler:
             yield Network(part=UPSAMPLER, stages=DENOISE, described=self._upsampler.describe_weights(self.dtype, layout))
-        yield Network(part="vocoder", stages=DECODE, described=sound.describe_vocoder(self.dtype))
+        yield Network(part="vocoder", stages=DECODE, described=sound.describe_weights("vocoder", self.dtype))
 
     def latent_shapes(self, request: GenerationRequest) -> dict[str, tuple[int, ...]]:
         """See `Model`. Audio latents are [1, C, L, mel bins], as long as the video."""
@@ -208,31 +211,15 @@ class LtxModel(WholeClipModel):
         return {VIDEO: self.latent_shape(request), SOUND: (1, channels, length, bins)}
 
     def _given_sound_shape(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Return the shape of the latents of an audio input or a clip's audio.
-
-        The latents are as long as the video. If the video extends a clip, the latents are only as long as the part of the clip
-        that the video keeps.
-        """
+        """Return the shape of the latents of an audio input or a clip's audio. The latents are as long as the video. If the video
+        extends a clip, the latents are only as long as the part of the clip that the video keeps."""
         shape = self.latent_shapes(request)[SOUND]
         if not keeps_clip_audio(request):
             return shape
         seconds = SoundPart.from_clip(request, 0.0).seconds
         return *shape[:2], max(1, int(seconds * self.spec.sound_latents + 1e-6)), shape[3]
 
-    def _first_sound(self, request: GenerationRequest, conditions: Conditions) -> tuple[Any, Any]:
-        """Return the audio latents of the clip that the video extends, and whether the clip has audio: 1 or 0.
-
-        The latents of a silent clip are zeros, so that clips with and without audio use the same program. Returns (None, None)
-        if the video does not keep the audio of a clip.
-        """
-        if not keeps_clip_audio(request):
-            return None, None
-        if "first_sound" not in conditions:
-            return np.zeros(self._given_sound_shape(request), np.float32), np.float32(0)
-        return conditions["first_sound"], np.float32(1)
-
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. The conditions are the connectors' embeddings of each prompt, and the latents of all inputs."""
         programs, tokens, conditions = self._programs(request.is_guided), self._tokenize_prompts(request), {}
         with load_onto_devices(weights["text_encoder"]) as resting:
             made = yield Call(programs.encode_text, (resting, weights["connectors"], tokens.ids, tokens.mask))
@@ -240,15 +227,20 @@ class LtxModel(WholeClipModel):
                 conditions[name] = yield OnHost(as_float32, (embeddings,))
         half: dict[str, np.ndarray] = {}
         for prefix, found in (("", conditions), (HALF, half)):
-            for name, pictures in _group_images(request, inputs, prefix).items():
+            # The keyframes have the order of `Appended.frames`. The keys of `inputs` are a prefix plus a role, such as "image".
+            placed = list(zip(request.keyframe_at, inputs.get(f"{prefix}keyframes", ()), strict=False))
+            at_start = [*inputs.get(f"{prefix}image", ()), *(picture for place, picture in placed if place == 0)]
+            later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{prefix}last_image", ())]
+            for name, pictures in (("first_frame", at_start), ("keyframes", later)):
                 latents = []
                 for picture in pictures:
                     latents.append((yield Call(programs.encode_image, (weights["vae"], image_to_pixels(picture, self.dtype)))))
                 if latents:
                     found[name] = yield OnHost(join_frames, tuple(latents))
         for frames in inputs.get("control", ()):
-            program = programs.encode_image
-            conditions[CONTROL] = yield from encode_control(program, weights["vae"], request, frames, self.dtype)
+            shown = np.stack([control_frame(frame, request.control_kind) for frame in frames])
+            latents = yield Call(programs.encode_image, (weights["vae"], clip_to_pixels(shown, self.dtype)))
+            conditions[CONTROL] = yield OnHost(as_float32, (latents,))
         for frames in inputs.get("video", ()):
             latents = yield Call(programs.encode_image, (weights["vae"], clip_to_pixels(frames, self.dtype)))
             conditions["first_frame" if request.extend else _GIVEN[VIDEO]] = yield OnHost(as_float32, (latents,))
@@ -261,34 +253,37 @@ class LtxModel(WholeClipModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[LtxStepContext, None]]:
-        """See `Model`."""
-        branches = Branches.for_step(request, step_plan, self.spec)
+        branches = Branches(
+            has_negative=step_plan.is_guided,
+            has_perturbed=self.spec.can_perturb and any(scale > 0 for scale in request.perturbed_guidance),
+            has_isolated=any(scale > 1 for scale in request.modality_guidance),
+        )
+        negative, perturbed, isolated = dataclasses.astuple(branches)
+        prompts = (0, *[1] * negative, *[0] * (perturbed + isolated))  # the prompt of each branch, 1 for the negative prompt
         # The layout for guided steps divides the branches over dp, which needs an even number of branches.
-        programs = self._programs(len(branches.prompt_indices) % 2 == 0)
-        rows = functools.partial(_stack_branch_texts, texts=branches.prompt_indices, dtype=self.dtype)
+        programs = self._programs(len(prompts) % 2 == 0)
+        rows = functools.partial(_stack_branch_texts, texts=prompts, dtype=self.dtype)
         texts = yield OnHost(rows, tuple(conditions[name] for name in _TEXTS))
         text, sound_text = yield Call(programs.prepare_text, (weights["transformer"], *texts))
         shapes = self.latent_shapes(request)
         places = yield from programs.denoiser.places(shapes[VIDEO], shapes[SOUND][2], request.fps, Appended.from_request(request))
-        flags = (np.array(one, np.float32) for one in (branches.perturbed, branches.isolated))
-        shown = (*(conditions.get(name) for name in ("first_frame", "keyframes", CONTROL)), control_noise(request))
-        perturbed, isolated, *shown, (first_sound, is_heard), scales = yield Put(
-            (*flags, *shown, self._first_sound(request, conditions), make_scales(request)), programs.layout.replicated
-        )
-        first_frame, keyframes, control, noise = shown
-        context = Context(
-            text=text,
-            sound_text=sound_text,
-            perturbed=perturbed,
-            isolated=isolated,
-            places=places,
-            first_frame=first_frame,
-            keyframes=keyframes,
-            first_sound=first_sound,
-            is_heard=is_heard,
-            control=control,
-            control_noise=noise,
-        )
+        first_sound, is_heard = None, None
+        if keeps_clip_audio(request):  # zeros for a silent clip, so that clips with and without audio use the same program
+            is_heard = np.float32("first_sound" in conditions)
+            silence = np.zeros(self._given_sound_shape(request), np.float32)
+            first_sound = conditions.get("first_sound", silence)
+        shared = {
+            "perturbed": np.array([0] * (1 + negative) + [1] * perturbed + [0] * isolated, np.float32),
+            "isolated": np.array([0] * (1 + negative + perturbed) + [1] * isolated, np.float32),
+            "first_frame": conditions.get("first_frame"),
+            "keyframes": conditions.get("keyframes"),
+            "control": conditions.get(CONTROL),
+            "control_noise": control_noise(request),
+            "first_sound": first_sound,
+            "is_heard": is_heard,
+        }
+        shared, scales = yield Put((shared, make_scales(request)), programs.layout.replicated)
+        context = Context(text=text, sound_text=sound_text, places=places, **shared)
         step_context = LtxStepContext(
             expert=0,
             is_guided=step_plan.is_guided,
@@ -303,7 +298,6 @@ class LtxModel(WholeClipModel):
         return step_context, None
 
     def encode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`."""
         described: dict[str, Any] = {network.part: network.described for network in self.networks}
         count = math.prod(self._tokenize_prompts(request).ids.shape)
         text = sum(encoder_flops(described[part], count) for part in ("text_encoder", "connectors"))
@@ -318,16 +312,17 @@ class LtxModel(WholeClipModel):
         return text + shown
 
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
-        """See `Model`. A control clip with noise gets its own sampler state.
-
-        If the user gave a whole stream (video or audio), the stream's state has the given latents, not noise.
-        """
+        """See `Model`. A control clip with noise gets its own sampler state."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
         states = {
             name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
             for name, drawn in noise.items()
         }
-        return add_control_state(states, request, conditions)
+        if (share := control_noise(request)) is not None:
+            clean = jnp.asarray(conditions[CONTROL])
+            drawn = np.random.default_rng((request.seed, NOISE)).standard_normal(clean.shape, np.float32)
+            states[CONTROL] = start_state(add_noise(clean, jnp.asarray(drawn), share))
+        return states
 
     def step(
         self,
@@ -339,7 +334,6 @@ class LtxModel(WholeClipModel):
         step_state: StepState,
         index: int,
     ) -> Effects[tuple[States, None]]:
-        """See `Model`."""
         noise = make_fresh_noise(step_context.schedule, request.seed, index)
         arguments = (weights["transformer"], states, step_inputs, step_context.context, step_context.scales, noise)
         return (
@@ -347,11 +341,7 @@ class LtxModel(WholeClipModel):
         ), None
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """See `Model`.
-
-        Inserts the latents of a first image, or of the clip that the video extends, at the start. Drops the control clip's
-        latents.
-        """
+        """See `Model`."""
         latents = {name: latents[name] for name in STREAMS}
         for name, first in ((VIDEO, "first_frame"), (SOUND, "first_sound")):
             if first in conditions:
@@ -359,21 +349,17 @@ class LtxModel(WholeClipModel):
         return latents
 
     def enlarge(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
-        """See `Model`."""
         programs = self._programs(request.is_guided)
         latents = yield Put(latents, programs.layout.replicated)
         return (yield Call(programs.enlarge, (weights[UPSAMPLER], weights["vae"], latents)))
 
     def decode(self, weights: Weights, request: GenerationRequest, latents: jax.Array, step_state: StepState) -> Work:
-        """See `Model`."""
         return (yield Call(self._programs(request.is_guided).decode, (weights["vae"], latents))), None
 
     def preview(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
-        """See `Model`."""
         return (yield Call(self._programs(request.is_guided).preview, (weights["vae"], latents)))
 
     def decode_sound(self, weights: Weights, request: GenerationRequest, latents: jax.Array) -> Work:
-        """See `Model`."""
         programs = self._programs(request.is_guided)
         spectrum = yield Call(programs.decode_sound, (weights["audio_vae"], latents))
         return (yield Call(programs.vocode, (weights["vocoder"], spectrum)))
@@ -386,21 +372,8 @@ _TEXTS = ("prompt_embeds", "sound_prompt_embeds")
 _GIVEN = {VIDEO: "given_video", SOUND: "given_sound"}  # conditions with the latents of a stream that the user gave as a whole
 
 
-def _group_images(request: GenerationRequest, inputs: Inputs, prefix: str) -> dict[str, list[Any]]:
-    """Divide the images into two lists: `first_frame` for images at the first frame, `keyframes` for images at later frames.
-
-    The two conditions with the latents of these images have the same names. The images in `keyframes` have the order of
-    `Appended.frames`. The keys of `inputs` are `prefix` plus a role, such as "image". `prefix` is "" for images at full size,
-    `HALF` for half size.
-    """
-    placed = list(zip(request.keyframe_at, inputs.get(f"{prefix}keyframes", ()), strict=False))
-    first = [*inputs.get(f"{prefix}image", ()), *(picture for place, picture in placed if place == 0)]
-    later = [*(picture for place, picture in placed if place > 0), *inputs.get(f"{prefix}last_image", ())]
-    return {"first_frame": first, "keyframes": later}
-
-
 def _stack_branch_texts(
     xp: ModuleType, *embeddings: jax.Array, texts: tuple[int, ...], dtype: jnp.dtype
 ) -> tuple[jax.Array, ...]:
-    """Stack the embeddings of each branch's prompt. `texts` is `Branches.prompt_indices`: the index of each branch's prompt."""
+    """Stack the embeddings of each branch's prompt. `texts` is the index of each branch's prompt."""
     return tuple(xp.stack([array[row] for row in texts]).astype(dtype) for array in embeddings)

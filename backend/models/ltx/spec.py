@@ -39,8 +39,7 @@ class LtxSpec(ModelSpec):
             timestep. False for LTX-2.0, where the attention depends on the stream's own timestep.
         can_perturb: guidance can use a branch without the self-attention of one layer. False for LTX-2.0.
         sound_latents: number of audio latents per second.
-        sound_shape: number of channels and number of mel bins of an audio latent.
-    """
+        sound_shape: number of channels and number of mel bins of an audio latent."""
 
     tasks: tuple[str, ...] = ("t2v", "i2v")
     continues: bool = True
@@ -75,29 +74,36 @@ class LtxFamily(Family):
     body = "backend.models.ltx.model:LtxModel"
 
     def read_spec(self, index: Config, configs: Configs) -> LtxSpec:
-        """See `Family`."""
         check_parts(index, configs, NEEDED_ENTRIES, "a whole LTX-2 checkpoint")
         classes = {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,), "audio_vae": (SOUND_AUTOENCODER,), "vocoder": VOCODERS}
         check_classes(configs, classes, SUPPORTED)
-        _check_networks(configs)
-        sound, transformer = configs["audio_vae"], configs["transformer"]
-        newer = NEWEST if _reads_gemma_4(configs) else NEW
+        transformer, vae, sound = configs["transformer"], configs["vae"], configs["audio_vae"]
+        upsampler = configs.get(UPSAMPLER)
+        latents, found = vae["latent_channels"], configs["text_encoder"].get("model_type", "unknown")
+        if transformer["in_channels"] != latents:
+            raise channel_mismatch(configs, latents, SUPPORTED)
+        if transformer["rope_type"] != "split":
+            raise unsupported_checkpoint(f"its transformer has rope_type={transformer['rope_type']}, not split", [SUPPORTED])
+        is_newest = not transformer.get("ff_bias", True)
+        if is_newest != (found == GEMMA_4):
+            version = "LTX-2.5" if is_newest else "an older LTX-2"
+            raise unsupported_checkpoint(f"its transformer is from {version}, but its text encoder is {found}", [SUPPORTED])
+        if upsampler is not None and not _doubles_size(upsampler, latents):
+            raise unsupported_checkpoint("its latent upsampler does not double the size of its latents", [SUPPORTED])
+        if vae.get("timestep_conditioning") or any(vae.get("decoder_inject_noise", ())):
+            raise unsupported_checkpoint("its decoder adds noise", [SUPPORTED])
+        newer = NEWEST if is_newest else NEW
         spec = newer if transformer.get("perturbed_attn") else OLD
         return dataclasses.replace(
             spec,
-            scales=_read_scales(configs["vae"]),
+            scales=(vae["spatial_compression_ratio"], vae["temporal_compression_ratio"]),
             sound_rate=configs["vocoder"]["output_sampling_rate"],
             sound_latents=sound["sample_rate"] / sound["mel_hop_length"] / MEL_SCALE,
             sound_shape=(sound["latent_channels"], sound["mel_bins"] // MEL_SCALE),
-            refines=UPSAMPLER in configs,
+            refines=upsampler is not None,
         )
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`.
-
-        For the transformer, these are the input projection, whose shape depends on the number of input channels, and a tensor of
-        the last layer.
-        """
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)
@@ -115,12 +121,10 @@ class LtxFamily(Family):
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. Counts the operations on the tokens of the video, of keyframes and of a control clip.
-
-        These are self-attention, attention to the text, attention between the streams, projections and feed-forward. The
-        projections of the text to keys and values count too, for video and for audio. All other operations for audio are left
-        out. They are about 1 % of the step.
-        """
+        """See `Family`. Counts the operations on the tokens of the video, of keyframes and of a control clip. These are
+        self-attention, attention to the text, attention between the streams, projections and feed-forward. The projections of the
+        text to keys and values count too, for video and for audio. All other operations for audio are left out. They are about 1
+        % of the step."""
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches
         tokens = request.geometry().num_tokens + Appended.from_request(request).num_tokens
@@ -140,35 +144,7 @@ class LtxFamily(Family):
 LTX = LtxFamily()
 
 
-def _read_scales(config: Config) -> tuple[int, int]:
-    """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
-    return config["spatial_compression_ratio"], config["temporal_compression_ratio"]
-
-
-def _reads_gemma_4(configs: Configs) -> bool:
-    return configs["text_encoder"].get("model_type") == GEMMA_4
-
-
-def _check_networks(configs: Configs) -> None:
-    """Check that the networks fit together and are of a published version. Raises: ModelError."""
-    transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
-    if transformer["in_channels"] != latents:
-        raise channel_mismatch(configs, latents, SUPPORTED)
-    if transformer["rope_type"] != "split":
-        raise unsupported_checkpoint(f"its transformer has rope_type={transformer['rope_type']}, not split", [SUPPORTED])
-    is_newest = not transformer.get("ff_bias", True)
-    if is_newest != _reads_gemma_4(configs):
-        found = configs["text_encoder"].get("model_type", "unknown")
-        version = "LTX-2.5" if is_newest else "an older LTX-2"
-        raise unsupported_checkpoint(f"its transformer is from {version}, but its text encoder is {found}", [SUPPORTED])
-    if UPSAMPLER in configs and not _doubles_size(configs[UPSAMPLER], latents):
-        raise unsupported_checkpoint("its latent upsampler does not double the size of its latents", [SUPPORTED])
-    if configs["vae"].get("timestep_conditioning") or any(configs["vae"].get("decoder_inject_noise", ())):
-        raise unsupported_checkpoint("its decoder adds noise", [SUPPORTED])
-
-
 def _doubles_size(upsampler: Config, latents: int) -> bool:
-    """Return whether the upsampler reads `latents` channels, doubles width and height, and keeps the number of frames."""
     scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
     return (
         upsampler["in_channels"],

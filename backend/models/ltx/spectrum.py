@@ -17,11 +17,8 @@ def mel_filters(rate: int, bins: int) -> np.ndarray:
 
 
 def log_mel(samples: np.ndarray, rate: int, hop: int, bins: int) -> np.ndarray:
-    """Compute the logarithm of the mel spectrum of samples [C, N] float32 in [-1, 1].
-
-    `rate` is the number of samples per second. `hop` is the distance between two frames of the spectrum, in samples. Returns
-    [C, T, bins] float32 with T = N // hop + 1.
-    """
+    """Compute the logarithm of the mel spectrum of samples [C, N] float32 in [-1, 1]. `rate` is the number of samples per second.
+    `hop` is the distance between two frames of the spectrum, in samples. Returns [C, T, bins] float32 with T = N // hop + 1."""
     from transformers.audio_utils import spectrogram, window_function
 
     window, filters = window_function(WINDOW, "hann"), mel_filters(rate, bins)

@@ -1,8 +1,6 @@
-"""The text encoder and the connectors. Together they turn prompts into embeddings for the video and for the audio.
-
-The hidden states of all layers of the text encoder take 400 MB for each prompt. Therefore one program runs the text encoder and
-the connectors, and returns only the embeddings. Text is padded on the left to one length, as in diffusers' pipelines.
-"""
+"""The text encoder and the connectors. Together they turn prompts into embeddings for the video and for the audio. The hidden
+states of all layers of the text encoder take 400 MB for each prompt. Therefore one program runs the text encoder and the
+connectors, and returns only the embeddings. Text is padded on the left to one length, as in diffusers' pipelines."""
 
 import dataclasses
 import functools
@@ -34,8 +32,7 @@ class TextTokens:
     Attributes:
         ids: [B, L] int32, padded on the left.
         mask: [B, L] int32, 1 for tokens of the prompt, 0 for padding.
-        notes: a sentence for each prompt that was cut.
-    """
+        notes: a sentence for each prompt that was cut."""
 
     ids: np.ndarray | jax.ShapeDtypeStruct
     mask: np.ndarray | jax.ShapeDtypeStruct
@@ -43,10 +40,8 @@ class TextTokens:
 
 
 class TextEncoder(TextEncoderBase):
-    """See `backend.models.common.text.TextEncoder`. `config` determines the version of Gemma.
-
-    Text is padded to `length`, or to the tokenizer's maximum length if that is shorter.
-    """
+    """See `backend.models.common.text.TextEncoder`. `config` determines the version of Gemma. Text is padded to `length`, or to
+    the tokenizer's maximum length if that is shorter."""
 
     _columns = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
@@ -55,16 +50,10 @@ class TextEncoder(TextEncoderBase):
         self._gemma = kind(network_settings(config.get("text_config", config)))
         self._model = self._gemma.model
         longest = length if tokenizer is None else min(length, tokenizer.model_max_length)
-        self._tokenizer, self._lengths = tokenizer, (longest,)
-
-    @property
-    def length(self) -> int:
-        """The padded length of text, in tokens."""
-        return self._lengths[0]
+        self._tokenizer, self._lengths, self.length = tokenizer, (longest,), longest
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """Tokenize and pad the prompts. Without a tokenizer, return only the shapes of the arrays."""
-        (length,) = self._lengths
+        length = self.length
         if self._tokenizer is None:
             shape = jax.ShapeDtypeStruct((len(prompts), length), jnp.int32)
             return TextTokens(ids=shape, mask=shape)
@@ -77,10 +66,7 @@ class TextEncoder(TextEncoderBase):
         return TextTokens(ids=ids, mask=mask, notes=notes)
 
     def states(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
-        """Return the hidden states of `TextTokens` before each layer and after the last layer, [B, L, D, layers + 1].
-
-        This method is pure, so that jax can compile it.
-        """
+        """Return the hidden states of `TextTokens` before each layer and after the last layer, [B, L, D, layers + 1]."""
         dtype = weights["norm.weight"].dtype
         buffers = {name: jnp.asarray(value) for name, value in self._gemma.buffers.items()}
         buffers[EMBEDDING_SCALE] = buffers[EMBEDDING_SCALE].astype(dtype)
@@ -96,10 +82,7 @@ class TextEncoder(TextEncoderBase):
 
 
 class Connectors(Encoder):
-    """The connectors, which turn the text encoder's hidden states into embeddings for video and audio.
-
-    Text is padded to `length` tokens.
-    """
+    """The connectors, which turn the text encoder's hidden states into embeddings for video and audio."""
 
     def __init__(self, config: Config, length: int = TEXT_TOKENS) -> None:
         with torch.device("meta"):
@@ -111,16 +94,10 @@ class Connectors(Encoder):
                 block.attn1.set_processor(_TextAttention())
 
     def embed(self, weights: Mapping[str, jax.Array], states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio from the hidden states.
-
-        This method is pure, so that jax can compile it.
-        """
-        return call_module(self._model, weights, _run_connectors, states, mask)
-
-
-def _run_connectors(model: LTX2TextConnectors, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    video, sound, _ = model(states, mask, padding_side="left")
-    return video, sound
+        """Compute the embeddings [B, L, D] for the video and [B, L, D'] for the audio from the hidden states."""
+        return call_module(
+            self._model, weights, lambda model, states, mask: model(states, mask, padding_side="left")[:2], states, mask
+        )
 
 
 class _FixedTables(torch.nn.Module):
@@ -135,10 +112,8 @@ class _FixedTables(torch.nn.Module):
 
 
 class _TextAttention:
-    """The attention processor of the connectors. Each chip has all tokens of the text.
-
-    It replaces diffusers' own processor, which changes queries and keys in place. Jax arrays cannot be changed in place.
-    """
+    """The attention processor of the connectors. Each chip has all tokens of the text. It replaces diffusers' own processor,
+    which changes queries and keys in place. Jax arrays cannot be changed in place."""
 
     def __call__(
         self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, query_rotary_emb=None, key_rotary_emb=None
@@ -170,9 +145,5 @@ _OUTSIDE = re.compile(r"^(model\.)?(language_model\.)?(model\.)?(?=layers\.|norm
 
 
 def installed_name(name: str) -> str:
-    """Convert a tensor's name in a file to its name in the installed transformers library.
-
-    In checkpoints of the whole vision-language model, tensor names have a prefix, such as `model.language_model.`, which is
-    removed.
-    """
+    """Convert a tensor's name in a file to its name in the installed transformers library."""
     return _OUTSIDE.sub("", name)

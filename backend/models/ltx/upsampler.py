@@ -1,9 +1,7 @@
-"""LTX-2's latent upsampler. It doubles the latents' size between the steps at half size and the refining steps at full size.
-
-The arithmetic is equal to diffusers' class, for which the TPU's compiler needs more than five minutes. Two changes shorten
+"""LTX-2's latent upsampler. It doubles the latents' size between the steps at half size and the refining steps at full size. The
+arithmetic is equal to diffusers' class, for which the TPU's compiler needs more than five minutes. Two changes shorten
 compilation, as in `video_layers`. A convolution over three frames runs as a convolution over one frame with three times the
-channels, and equal blocks run in a loop.
-"""
+channels, and equal blocks run in a loop."""
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +18,9 @@ STAGES = ("res_blocks", "post_upsample_res_blocks")  # names of the block lists 
 
 
 class LatentUpsampler(Encoder):
-    """The modules of the upsampler, replicated on all chips. Methods take the weights as an argument.
-
-    The network reads and returns latents of the autoencoder. Therefore `enlarge` converts the transformer's latents to latents of
-    the autoencoder before the network, and back after the network.
-    """
+    """The modules of the upsampler, replicated on all chips. Methods take the weights as an argument."""
 
     def __init__(self, config: Config, scaling_factor: float) -> None:
-        """Create the modules. `scaling_factor` is the autoencoder's factor, by which normalised latents are multiplied."""
         self._factor = scaling_factor
         with torch.device("meta"):
             self._model = LTX2LatentUpsamplerModel.from_config(network_settings(config)).eval()
@@ -47,11 +40,7 @@ class LatentUpsampler(Encoder):
         return normalise_latents(vae, frames.transpose(3, 0, 1, 2)[None], self._factor)
 
     def _residuals(self, weights: Weights, name: str, frames: jax.Array) -> jax.Array:
-        """Run the blocks of the stage `name`, see `STAGES`.
-
-        Each block runs a convolution, a norm and an activation, then the same three again. The block's input is added before the
-        second activation.
-        """
+        """Run the blocks of the stage `name`, see `STAGES`."""
         modules = [module_parameters(weights, f"{name}.{place}") for place, _ in enumerate(getattr(self._model, name))]
         stacked = {
             f"{part}.{leaf}": jnp.stack([jnp.stack([one[f"{part}{half}.{leaf}"] for half in "12"]) for one in modules])
@@ -80,7 +69,6 @@ def _convolve(own: Weights, frames: jax.Array) -> jax.Array:
 
 
 def _norm(own: Weights, frames: jax.Array) -> jax.Array:
-    """Apply a group norm over all frames together."""
     groups = frames.astype(jnp.float32).reshape(*frames.shape[:3], NUM_GROUPS, -1)
     mean = groups.mean((0, 1, 2, 4), keepdims=True)
     groups = (groups - mean) * jax.lax.rsqrt(jnp.square(groups - mean).mean((0, 1, 2, 4), keepdims=True) + NORM_EPS)

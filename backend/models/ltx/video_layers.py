@@ -1,22 +1,17 @@
 """The layers of LTX-2's video autoencoder. Each chip computes one strip of the frames, from the first convolution to the last.
-
 Arrays are [F, H, W, C]. A convolution over three frames is computed as a convolution over one frame with the channels of three
 frames side by side. The TPU's compiler takes a tenth of the time for this form. Equal blocks run in a loop, so that they are
 compiled once. Diffusers' modules provide the structure and the settings. The arithmetic is equal to diffusers', with norms in
-float32.
-"""
+float32."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Self
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
 import torch
-from jax.sharding import PartitionSpec as P
 
 from backend.models.common.modules import module_parameters
-from backend.runtime.mesh import Layout
 
 Weights = Mapping[str, jax.Array]
 NORM_EPS = 1e-8  # source: diffusers, PerChannelRMSNorm
@@ -24,42 +19,17 @@ TAPS = 3  # size of a convolution's kernel along frames, rows and columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Strips:
-    """The division of frames into strips: dimension `side` (1 height, 2 width) is divided over the mesh axes `axes`.
-
-    Without axes, every chip computes whole frames.
-    """
-
-    layout: Layout
-    axes: tuple[str, ...]
-    side: int
-
-    @classmethod
-    def choose(cls, layout: Layout, height: int, width: int) -> Self:
-        """Choose whether to divide the height or the width of the frames, for latents of this height and width."""
-        spec = layout.spatial_partition(height, width)
-        side = 1 if spec[3] else 2
-        axes = spec[side + 2] or ()
-        return cls(layout=layout, axes=(axes,) if isinstance(axes, str) else tuple(axes), side=side)
-
-    def run_on_chips(self, one_chip: Callable[[Weights, jax.Array], jax.Array], weights: Weights, array: jax.Array) -> jax.Array:
-        """Run `one_chip` on every chip's strip of an array [1, C, F, H, W]. The result has the same axes."""
-        spec = P(*[(self.axes or None) if place == self.side else None for place in range(4)])
-
-        mapped = jax.shard_map(one_chip, mesh=self.layout.mesh, in_specs=(P(), spec), out_specs=spec, check_vma=False)
-        return mapped(weights, array[0].transpose(1, 2, 3, 0)).transpose(3, 0, 1, 2)[None]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Coder:
-    """The encoder or the decoder on one chip.
+    """The encoder or the decoder on one chip, which computes a strip of the frames.
 
     Attributes:
+        axes: the mesh axes over which frames are divided into strips. Without axes, every chip computes whole frames.
+        side: the dimension that is divided, 1 for the height and 2 for the width.
         is_causal: true if a frame sees no later frames.
-        reflects: true if the borders of frames are padded by reflection, false if they are padded with zeros.
-    """
+        reflects: true if the borders of frames are padded by reflection, false if they are padded with zeros."""
 
-    strips: Strips
+    axes: tuple[str, ...]
+    side: int
     weights: Weights
     is_causal: bool
     reflects: bool
@@ -73,7 +43,12 @@ class Coder:
             if block.conv_in is not None:
                 frames = self._residual(module_parameters(self.weights, f"{name}.conv_in"), frames, block.conv_in)
             for index, upsampler in enumerate(block.upsamplers or ()):
-                frames = self._upsample(f"{name}.upsamplers.{index}", upsampler, frames)
+                stride = upsampler.stride
+                made = unpack_channels(self._convolve(f"{name}.upsamplers.{index}.conv", frames), stride)
+                if upsampler.residual:
+                    plain = unpack_channels(frames, stride)
+                    made += jnp.tile(plain, made.shape[3] // plain.shape[3])
+                frames = made[stride[0] - 1 :]  # without the frames before the video's first frame
             frames = self._residuals(f"{name}.resnets", block.resnets, frames)
         frames = self._convolve("decoder.conv_out", _norm_and_silu(frames))
         size = decoder.patch_size
@@ -83,20 +58,24 @@ class Coder:
     def encode(self, encoder: torch.nn.Module, pixels: jax.Array) -> jax.Array:
         """Encode a strip of pixels [8 F - 7, 32 H, 32 W, 3] to moments [F, H, W, C + 1]: means, and one log-variance."""
         parts = _split_blocks(pixels, (encoder.patch_size_t, encoder.patch_size, encoder.patch_size))
-        frames = self._convolve("encoder.conv_in", _flatten_channels(parts.transpose(0, 2, 4, 6, 1, 5, 3)))
+        parts = parts.transpose(0, 2, 4, 6, 1, 5, 3)
+        frames = self._convolve("encoder.conv_in", parts.reshape(*parts.shape[:3], -1))
         for place, block in enumerate(encoder.down_blocks):
             name = f"encoder.down_blocks.{place}"
             frames = self._residuals(f"{name}.resnets", block.resnets, frames)
             for index, downsampler in enumerate(block.downsamplers or ()):
-                frames = self._downsample(f"{name}.downsamplers.{index}", downsampler, frames)
+                stride = downsampler.stride
+                # Repeat the first frame, so that the stride divides the number of frames.
+                frames = jnp.concatenate([frames[: stride[0] - 1], frames])
+                mean = _pack_channels(frames, stride)
+                mean = mean.reshape(*mean.shape[:3], -1, downsampler.group_size)
+                mean = mean.astype(jnp.float32).mean(-1).astype(frames.dtype)
+                frames = _pack_channels(self._convolve(f"{name}.downsamplers.{index}.conv", frames), stride) + mean
         frames = self._residuals("encoder.mid_block.resnets", encoder.mid_block.resnets, frames)
         return self._convolve("encoder.conv_out", _norm_and_silu(frames))
 
     def _residuals(self, name: str, blocks: Iterable[torch.nn.Module], frames: jax.Array) -> jax.Array:
-        """Run successive residual blocks, which all have the same structure.
-
-        A loop runs over the blocks, and an inner loop over a block's two convolutions. Loops shorten compilation.
-        """
+        """Run successive residual blocks, which all have the same structure."""
         modules = [module_parameters(self.weights, f"{name}.{place}") for place, _ in enumerate(blocks)]
         stacked = {
             part: jnp.stack([jnp.stack([one[f"conv{half}.conv.{part}"] for half in "12"]) for one in modules])
@@ -119,25 +98,6 @@ class Coder:
             frames = frames @ own["conv_shortcut.weight"][:, :, 0, 0, 0].T + own["conv_shortcut.bias"]
         return hidden + frames
 
-    def _upsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Convolve, then move channels into frames, rows and columns. Drop the frames that are before the video's first frame."""
-        stride = module.stride
-        made = unpack_channels(self._convolve(f"{name}.conv", frames), stride)
-        if module.residual:
-            plain = unpack_channels(frames, stride)
-            made += jnp.tile(plain, made.shape[3] // plain.shape[3])
-        return made[stride[0] - 1 :]
-
-    def _downsample(self, name: str, module: torch.nn.Module, frames: jax.Array) -> jax.Array:
-        """Convolve, then move frames, rows and columns into channels.
-
-        Layers that reduce the number of frames first repeat the first frame, so that the stride divides the number of frames.
-        """
-        frames = jnp.concatenate([frames[: module.stride[0] - 1], frames])
-        mean = _pack_channels(frames, module.stride)
-        mean = mean.reshape(*mean.shape[:3], -1, module.group_size).astype(jnp.float32).mean(-1).astype(frames.dtype)
-        return _pack_channels(self._convolve(f"{name}.conv", frames), module.stride) + mean
-
     def _convolve(self, name: str, frames: jax.Array) -> jax.Array:
         return self._product(self.weights[f"{name}.conv.weight"], self.weights[f"{name}.conv.bias"], frames)
 
@@ -150,7 +110,7 @@ class Coder:
     def _add_border(self, frames: jax.Array) -> jax.Array:
         """Add one row or column on each side: from the neighbouring chip's strip, or padding at the frames' borders."""
         mode = "reflect" if self.reflects else "constant"
-        axes, side = self.strips.axes, self.strips.side
+        axes, side = self.axes, self.side
         chips = jax.lax.axis_size(axes) if axes else 1
         if chips == 1:
             return jnp.pad(frames, ((0, 0), (1, 1), (1, 1), (0, 0)), mode=mode)
@@ -191,7 +151,8 @@ def _norm_and_silu(frames: jax.Array) -> jax.Array:
 
 def _pack_channels(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
     """Move frames, rows and columns into channels: [F t, H h, W w, C] to [F, H, W, C t h w]. `stride` is (t, h, w)."""
-    return _flatten_channels(_split_blocks(frames, stride).transpose(0, 2, 4, 6, 1, 3, 5))
+    parts = _split_blocks(frames, stride).transpose(0, 2, 4, 6, 1, 3, 5)
+    return parts.reshape(*parts.shape[:3], -1)
 
 
 def _split_blocks(frames: jax.Array, stride: tuple[int, int, int]) -> jax.Array:
@@ -204,8 +165,3 @@ def _merge_blocks(parts: jax.Array) -> jax.Array:
     """Merge pairs of axes of [F, t, H, h, W, w, C], to [F t, H h, W w, C]."""
     count, t, height, h, width, w, channels = parts.shape
     return parts.reshape(count * t, height * h, width * w, channels)
-
-
-def _flatten_channels(parts: jax.Array) -> jax.Array:
-    """Merge all axes after the first three."""
-    return parts.reshape(*parts.shape[:3], -1)

@@ -1,11 +1,8 @@
-"""LTX-2's vocoders, which convert a spectrum to audio samples. They compute the same as diffusers' classes.
-
-The TPU's compiler takes minutes for the many narrow convolutions of a vocoder. Therefore large matrix products replace them. A
-level is one upsampling layer with the residual blocks after it. One product computes the convolutions of all blocks of a level.
-Smaller kernels are padded with zeros. A loop runs over the dilations.
-
-Arrays are [..., C, N]: channels and samples. N' is the number of output channels of a convolution.
-"""
+"""LTX-2's vocoders, which convert a spectrum to audio samples. They compute the same as diffusers' classes. The TPU's compiler
+takes minutes for the many narrow convolutions of a vocoder. Therefore large matrix products replace them. A level is one
+upsampling layer with the residual blocks after it. One product computes the convolutions of all blocks of a level. Smaller
+kernels are padded with zeros. A loop runs over the dilations. Arrays are [..., C, N]: channels and samples. N' is the number of
+output channels of a convolution."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -31,7 +28,14 @@ def vocode(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array
     is_ramp, kinds = settings["act_fn"] == "leaky_relu", len(settings["resnet_kernel_sizes"])
     for place, stride in enumerate(settings["upsample_factors"]):
         values = _leaky_relu(values, settings["leaky_relu_negative_slope"]) if is_ramp else values
-        values = _upsample(weights, f"upsamplers.{place}", values, stride)
+        # A transposed convolution, whose weight is [C, N', taps].
+        weight = weights[f"upsamplers.{place}.weight"]
+        size, parts = weight.shape[2], -(-weight.shape[2] // stride)
+        matrix = jnp.pad(weight, ((0, 0), (0, 0), (0, parts * stride - size))).reshape(weight.shape[0], -1).T
+        spread = _matmul(matrix, values).reshape(-1, parts, stride, values.shape[1])
+        first, count = (size - stride) // 2, (values.shape[1] - 1) * stride + size
+        values = _interleave([spread[:, part] for part in range(parts)])[:, first : count - first]
+        values = values + weights[f"upsamplers.{place}.bias"][:, None]
         blocks = [module_parameters(weights, f"resnets.{place * kinds + kind}") for kind in range(kinds)]
         values = _run_level(blocks, settings, values)
     values = (
@@ -45,23 +49,29 @@ def vocode(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array
 
 
 def vocode_with_bandwidth_extension(weights: Weights, settings: Config, spectrum: jax.Array) -> jax.Array:
-    """Convert a spectrum [channels, T, bins] to samples [channels, N], as diffusers' `LTX2VocoderWithBWE` does.
-
-    A first vocoder computes samples, and a second vocoder adds higher frequencies.
-    """
+    """Convert a spectrum [channels, T, bins] to samples [channels, N], as diffusers' `LTX2VocoderWithBWE` does."""
     first = {name: settings[name] for name in settings if not name.startswith("bwe_")}
     second = {name.removeprefix("bwe_"): settings[name] for name in settings if name.startswith("bwe_")}
     samples = vocode(module_parameters(weights, "vocoder"), first, spectrum)
     count, hop = samples.shape[1], settings["hop_length"]
     samples = jnp.pad(samples, ((0, 0), (0, -count % hop)))
     mel = _log_mel(module_parameters(weights, "mel_stft"), samples, hop, settings["window_length"])
+    made = vocode(module_parameters(weights, "bwe_generator"), second, mel)
     rate, wanted = settings["input_sampling_rate"], settings["output_sampling_rate"]
-    made = vocode(module_parameters(weights, "bwe_generator"), second, mel) + _resample(samples, wanted // rate)
+    ratio = wanted // rate
+    # Resample with a Hann-windowed sinc filter, which checkpoints do not contain.
+    width = int(np.ceil(RESAMPLER_WIDTH / RESAMPLER_ROLLOFF))
+    size = 2 * width * ratio + 1
+    time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
+    window = np.cos(time.clip(-RESAMPLER_WIDTH, RESAMPLER_WIDTH) * np.pi / RESAMPLER_WIDTH / 2) ** 2
+    kernel = jnp.asarray((np.sinc(time) * window * RESAMPLER_ROLLOFF / ratio).reshape(1, 1, -1), samples.dtype)
+    padded = jnp.pad(samples, ((0, 0), (width, width)), mode="edge")
+    phases = _transposed_phases(padded, kernel, ratio, 2 * width * ratio, samples.shape[-1])
+    made = made + ratio * _interleave([jnp.stack(phases, axis=-2)])
     return made.clip(-1, 1)[:, : count * wanted // rate]
 
 
 def _run_level(blocks: Sequence[Weights], settings: Config, values: jax.Array) -> jax.Array:
-    """Run each of the residual blocks on the same `values`, and return the mean of the blocks' results."""
     taps, (dilations, *others) = max(settings["resnet_kernel_sizes"]), settings["resnet_dilations"]
     assert all(other == dilations for other in others), "the blocks of a level have equal dilations"
     reach = (taps - 1) // 2 * max(dilations)
@@ -76,7 +86,13 @@ def _run_level(blocks: Sequence[Weights], settings: Config, values: jax.Array) -
 
     def convolved(hidden: jax.Array, one: tuple[jax.Array, Weights]) -> tuple[jax.Array, None]:
         apart, own = one
-        hidden = _activate(module_parameters(own, "acts"), settings, hidden)
+        acts = module_parameters(own, "acts")
+        if settings["act_fn"] == "leaky_relu":
+            hidden = _leaky_relu(hidden, settings["leaky_relu_negative_slope"])
+        elif settings["antialias"]:
+            hidden = _antialiased_snake(acts, hidden, settings["antialias_ratio"])
+        else:
+            hidden = _snake(acts, hidden)
         hidden = _product(jnp.pad(hidden, ((0, 0), (0, 0), (reach, reach))), own["convs.weight"], apart, reach)
         return hidden + own["convs.bias"][..., None], None
 
@@ -95,20 +111,33 @@ def _pad_kernel(value: jax.Array, taps: int) -> jax.Array:
     return jnp.pad(value, ((0, 0), (0, 0), (missing, missing))) if missing else value
 
 
-def _activate(own: Weights, settings: Config, values: jax.Array) -> jax.Array:
-    if settings["act_fn"] == "leaky_relu":
-        return _leaky_relu(values, settings["leaky_relu_negative_slope"])
-    return _antialiased_snake(own, values, settings["antialias_ratio"]) if settings["antialias"] else _snake(own, values)
-
-
 def _leaky_relu(values: jax.Array, slope: float) -> jax.Array:
     return jnp.where(values > 0, values, values * slope)
 
 
 def _antialiased_snake(own: Weights, values: jax.Array, ratio: int) -> jax.Array:
     """Apply the activation `_snake` at `ratio` times the sample rate, to avoid aliasing."""
-    phases = [_snake(module_parameters(own, "act"), phase) for phase in _filter_up(values, own["upsample.filter"], ratio)]
-    return _filter_down(phases, own["downsample.filter"])
+    kernel = own["upsample.filter"]  # [..., 1, 1, taps] with an even number of taps
+    size, count = kernel.shape[-1], values.shape[-1]
+    more = size // ratio - 1
+    padded = jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(more, more)], mode="edge")
+    # Array i has the values with the indices i, i + `ratio`, i + 2 * `ratio` and so on. The arrays are not interleaved, because
+    # a TPU pads each row of `ratio` values to 128 lanes.
+    phases = _transposed_phases(padded, kernel, ratio, more * ratio + (size - ratio) // 2, count)
+    phases = [ratio * phase for phase in phases]
+    phases = [_snake(module_parameters(own, "act"), phase) for phase in phases]
+    kernel = own["downsample.filter"]
+    size = kernel.shape[-1]
+    # The filter also reads values before the first value and after the last value. Padding repeats the first and the last value.
+    # `room` padding values at each end of each array are enough, because an array has only every `ratio`-th value.
+    left, room = size // 2 + size % 2 - 1, -(-size // ratio)
+    begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
+    made: Any = 0
+    for phase, part in enumerate(phases):
+        taps = range((phase + left) % ratio, size, ratio)
+        starts = [room + (tap - left - phase) // ratio for tap in taps]
+        made += _weighted_sum(jnp.concatenate([begin, part, end], axis=-1), kernel, taps, starts, count)
+    return made
 
 
 def _snake(own: Weights, values: jax.Array) -> jax.Array:
@@ -125,10 +154,8 @@ def _convolve(weights: Weights, name: str, values: jax.Array) -> jax.Array:
 
 
 def _product(padded: jax.Array, weight: jax.Array, dilation: Any, reach: int) -> jax.Array:
-    """Convolve `padded` values [..., C, N + 2 * reach] with a dilated weight [..., N', C, taps]. Returns [..., N', N].
-
-    `reach` is the number of padding values on each side.
-    """
+    """Convolve `padded` values [..., C, N + 2 * reach] with a dilated weight [..., N', C, taps]. Returns [..., N', N]. `reach` is
+    the number of padding values on each side."""
     taps, count = weight.shape[-1], padded.shape[-1] - 2 * reach
     starts = [reach + (tap - (taps - 1) // 2) * dilation for tap in range(taps)]
     seen = jnp.concatenate([jax.lax.dynamic_slice_in_dim(padded, start, count, axis=-1) for start in starts], axis=-2)
@@ -139,47 +166,17 @@ def _matmul(matrix: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.matmul(matrix, values, preferred_element_type=jnp.float32).astype(values.dtype)
 
 
-def _upsample(weights: Weights, name: str, values: jax.Array, stride: int) -> jax.Array:
-    """Upsample `values` [C, N] by `stride` with a transposed convolution, whose weight is [C, N', taps]."""
-    weight = weights[f"{name}.weight"]
-    size, parts = weight.shape[2], -(-weight.shape[2] // stride)
-    matrix = jnp.pad(weight, ((0, 0), (0, 0), (0, parts * stride - size))).reshape(weight.shape[0], -1).T
-    spread = _matmul(matrix, values).reshape(-1, parts, stride, values.shape[1])
-    first, count = (size - stride) // 2, (values.shape[1] - 1) * stride + size
-    made = _interleave([spread[:, part] for part in range(parts)])[:, first : count - first]
-    return made + weights[f"{name}.bias"][:, None]
-
-
 def _interleave(parts: Sequence[jax.Array]) -> jax.Array:
-    """Add the arrays of `parts`, each [..., s, N], and interleave the s rows of the sum.
-
-    Before the addition, `parts[i]` is shifted by i places along the last axis. Returns [..., (N + P - 1) * s] for P parts.
-    """
+    """Add the arrays of `parts`, each [..., s, N], and interleave the s rows of the sum."""
     last = len(parts) - 1
     wide: Any = sum(jnp.pad(one, [(0, 0)] * (one.ndim - 1) + [(part, last - part)]) for part, one in enumerate(parts))
     swapped = wide.swapaxes(-1, -2)
     return swapped.reshape(*swapped.shape[:-2], -1)
 
 
-def _filter_up(values: jax.Array, kernel: jax.Array, ratio: int) -> list[jax.Array]:
-    """Upsample by `ratio` through a filter [..., 1, 1, taps] with an even number of taps.
-
-    Returns `ratio` arrays: array i has the values with the indices i, i + `ratio`, i + 2 * `ratio` and so on. The arrays are not
-    interleaved, because a TPU pads each row of `ratio` values to 128 lanes.
-    """
-    size = kernel.shape[-1]
-    more = size // ratio - 1
-    padded = jnp.pad(values, _end_padding(values, more, more), mode="edge")
-    return [
-        ratio * phase for phase in _transposed_phases(padded, kernel, ratio, more * ratio + (size - ratio) // 2, values.shape[-1])
-    ]
-
-
 def _transposed_phases(padded: jax.Array, kernel: jax.Array, ratio: int, first: int, count: int) -> list[jax.Array]:
-    """Compute the next `ratio` * `count` values of a transposed convolution, starting with the value at index `first`.
-
-    Returns `ratio` arrays of `count` values. Array i has the values at `first` + i, `first` + i + `ratio` and so on.
-    """
+    """Compute the next `ratio` * `count` values of a transposed convolution, starting with the value at index `first`. Returns
+    `ratio` arrays of `count` values. Array i has the values at `first` + i, `first` + i + `ratio` and so on."""
     size, phases = kernel.shape[-1], []
     for place in range(first, first + ratio):
         taps = range(place % ratio, size, ratio)
@@ -198,33 +195,9 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
     return cast(jax.Array, sum(parts))  # `sum` is an array, because there is at least one tap
 
 
-def _filter_down(phases: Sequence[jax.Array], kernel: jax.Array) -> jax.Array:
-    """Downsample values by `len(phases)` through a filter [..., 1, 1, taps].
-
-    `phases` are arrays in the form that `_filter_up` returns. The result is as long as each array in `phases`.
-    """
-    size, ratio, count = kernel.shape[-1], len(phases), phases[0].shape[-1]
-    # The filter also reads values before the first value and after the last value. Padding repeats the first and the last value.
-    # `room` padding values at each end of each array are enough, because an array has only every `ratio`-th value.
-    left, room = size // 2 + size % 2 - 1, -(-size // ratio)
-    begin, end = (jnp.broadcast_to(one, (*one.shape[:-1], room)) for one in (phases[0][..., :1], phases[-1][..., -1:]))
-    made: Any = 0
-    for phase, values in enumerate(phases):
-        taps = range((phase + left) % ratio, size, ratio)
-        starts = [room + (tap - left - phase) // ratio for tap in taps]
-        made += _weighted_sum(jnp.concatenate([begin, values, end], axis=-1), kernel, taps, starts, count)
-    return made
-
-
-def _end_padding(values: jax.Array, left: int, right: int) -> list[tuple[int, int]]:
-    return [(0, 0)] * (values.ndim - 1) + [(left, right)]
-
-
 def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax.Array:
-    """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N].
-
-    Only the start is padded, so that a frame of the spectrum sees no later samples.
-    """
+    """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N]. Only the start is padded, so that a
+    frame of the spectrum sees no later samples."""
     basis = weights["stft_fn.forward_basis"][:, 0]
     size, parts = basis.shape[1], -(-basis.shape[1] // hop)
     padded = jnp.pad(samples, ((0, 0), (max(0, window - hop), 0)))
@@ -236,15 +209,3 @@ def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax
     real, imaginary = jnp.split(waves, 2, axis=1)
     mel = _matmul(weights["mel_basis"].astype(samples.dtype), jnp.sqrt(real**2 + imaginary**2))
     return jnp.log(mel.clip(QUIETEST)).swapaxes(1, 2)
-
-
-def _resample(samples: jax.Array, ratio: int) -> jax.Array:
-    """Resample to `ratio` times the rate with a Hann-windowed sinc filter, which checkpoints do not contain."""
-    width = int(np.ceil(RESAMPLER_WIDTH / RESAMPLER_ROLLOFF))
-    size = 2 * width * ratio + 1
-    time = (np.arange(size) / ratio - width) * RESAMPLER_ROLLOFF
-    window = np.cos(time.clip(-RESAMPLER_WIDTH, RESAMPLER_WIDTH) * np.pi / RESAMPLER_WIDTH / 2) ** 2
-    kernel = jnp.asarray((np.sinc(time) * window * RESAMPLER_ROLLOFF / ratio).reshape(1, 1, -1), samples.dtype)
-    padded = jnp.pad(samples, _end_padding(samples, width, width), mode="edge")
-    phases = _transposed_phases(padded, kernel, ratio, 2 * width * ratio, samples.shape[-1])
-    return ratio * _interleave([jnp.stack(phases, axis=-2)])
