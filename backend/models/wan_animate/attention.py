@@ -1,7 +1,5 @@
-"""The self-attention in the layers of Animate-2.
-
-The driving video attends to itself. The generated video attends to itself and to the driving video.
-"""
+"""The self-attention in the layers of Animate-2. The driving video attends to itself. The generated video attends to itself and
+to the driving video."""
 
 import dataclasses
 import functools
@@ -17,13 +15,11 @@ from kernels.qkv import HeadBounds
 
 
 class DrivenAttention(KernelAttention):
-    """An attention processor for `WanAttention` that extracts or reads the driving video's keys and values.
-
-    diffusers' module has no argument for these keys and values, so the caller sets attributes before each layer. To extract, the
-    caller sets `num_frames` to the driving video's number of latent frames, and reads `extracted` after the layer. To generate,
-    the caller sets `num_frames` to None, `keys` to the driving video's keys and values in all layers, and `layer` to the index
-    of the layer.
-    """
+    """An attention processor for `WanAttention` that extracts or reads the driving video's keys and values. diffusers' module has
+    no argument for these keys and values, so the caller sets attributes before each layer. To extract, the caller sets
+    `num_frames` to the driving video's number of latent frames, and reads `extracted` after the layer. To generate, the caller
+    sets `num_frames` to None, `keys` to the driving video's keys and values in all layers, and `layer` to the index of the
+    layer."""
 
     num_frames: int | None = None
     extracted: ClipKeys
@@ -51,10 +47,8 @@ def _attend_with_log_sums(
     num_keys: int,
 ) -> tuple[jax.Array, jax.Array]:
     """Compute attention [B, S, W] and its log-sum-exps. The W channels are all heads side by side, `head_width` channels each.
-
     For a `layer` of None, queries see the first `num_keys` keys of `key`. Otherwise `key` and `value` are arrays of all layers,
-    and queries see all keys of the layer with the index `layer`.
-    """
+    and queries see all keys of the layer with the index `layer`."""
     heads = (array.reshape(*array.shape[:-1], -1, head_width) for array in (query, key, value))
     count, tpu = num_keys if layer is None else None, dataclasses.replace(FLAT_HEADS, bounds=bounds)
     attended, sums = attention_with_lse(*heads, options=AttentionOptions(num_keys=count, layer=layer, tpu=tpu))

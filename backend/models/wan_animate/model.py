@@ -1,9 +1,6 @@
-"""Animate-2's networks and the generation of a video in segments (see the module `segments`).
-
-Before each segment's steps, the segment's part of the driving video runs through the transformer once. Source: diffusers
-modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). As in that code, prompts are not cleaned, and images are resized
-to the image encoder's size without cropping. The checkpoint's preprocessor is not used.
-"""
+"""Animate-2's networks and the generation of a video in segments (see the module `segments`). Source: diffusers
+modular_pipelines/wan_animate_2 (`denoise.py`, `encoders.py`). As in that code, prompts are not cleaned, and images are resized to
+the image encoder's size without cropping. The checkpoint's preprocessor is not used."""
 
 import dataclasses
 import functools
@@ -16,7 +13,7 @@ import jax
 from backend.models.common.networks import read_tokenizer
 from backend.models.common.whole_clip import WholeClipStepContext, transformer_part
 from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, PromptConditions, Weights
-from backend.models.wan.conditions import branch_embeddings
+from backend.models.wan.conditions import branch_embeddings, encode_frames
 from backend.models.wan.image_encoder import WholeImageEncoder
 from backend.models.wan.model import text_lengths
 from backend.models.wan.text_encoder import TextEncoder
@@ -24,6 +21,7 @@ from backend.models.wan.transformer import Context, ImageChannels
 from backend.models.wan_animate.names import map_file_names, with_wan_config
 from backend.models.wan_animate.segments import PICTURE, SegmentInputs, SegmentModel, SegmentPrograms, add_mask_channels
 from backend.models.wan_animate.transformer import DrivenContext, DrivenDenoiser
+from backend.runtime.driven_attention import describe_clip_keys
 from backend.runtime.mesh import Layout
 from backend.runtime.program import Program
 from backend.runtime.work import Call, Effects, OnHost, Put
@@ -33,10 +31,8 @@ from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 
 DRIVE = "drive"
-"""Name of the condition with the latents of all segments of the driving video, one after another, [1, C, F, H, W].
-
-Other conditions are `drive_prompt_embeds`, and `drive_seen`, the image encoder's tokens of the driving video's first frame.
-"""
+"""Name of the condition with the latents of all segments of the driving video, one after another, [1, C, F, H, W]. Other
+conditions are `drive_prompt_embeds`, and `drive_seen`, the image encoder's tokens of the driving video's first frame."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +57,8 @@ class AnimateModel(SegmentModel):
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> DrivenPrograms:
         denoiser = DrivenDenoiser(self._own_config, layout)
         program = functools.partial(Program, layout=layout, compiler=plan.compiler)
-        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=denoiser.clip_keys_sharding)
+        places = functools.partial(describe_clip_keys, layout)
+        extract = program("the driving clip's keys", denoiser.extracted, key="clip_keys", places=places)
         return super()._make_programs(plan, layout, denoiser, group=DrivenPrograms, extract=extract)
 
     def _name_mapping(self, transformer: StackedWeights) -> object:
@@ -75,51 +72,30 @@ class AnimateModel(SegmentModel):
         return tokens, 1 + 2 * self.segment * count_segments(request)
 
     def _named_prompts(self, request: GenerationRequest) -> dict[str, str]:
-        """See `WanModel`. Adds the separate prompt of the driving video."""
         return {**super()._named_prompts(request), "drive_prompt_embeds": driving_prompt(request)}
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. Adds `PICTURE`, `DRIVE` and, if the model has an image encoder, `drive_seen` to Wan's conditions."""
         programs = self._programs(request.is_guided)
-        conditions = yield from self._encode_texts(weights, request)
-        conditions[PICTURE] = yield from self._encode_image(weights, programs, inputs)
-        has_image_encoder = self._image_encoder is not None
-        if has_image_encoder:
-            conditions["image_seen"] = yield from self._embed_images(weights, programs, inputs["image"])
+        conditions = yield from self._encode_image(weights, request, programs, inputs)
         pieces = []
         for frames in inputs["drive"][0].segments(count_segments(request), self.spec.segment_frames):
-            if has_image_encoder and not pieces:
+            if self._image_encoder is not None and not pieces:
                 conditions["drive_seen"] = yield from self._embed_images(weights, programs, frames[:1])
-            pieces.append((yield from self._encode_clip(weights, programs, frames)))
+            pieces.append((yield from encode_frames(programs, weights["vae"], frames, self.spec.scales[1], self.dtype)))
         conditions[DRIVE] = yield OnHost(lambda xp, *pieces: xp.concatenate(pieces, axis=2), tuple(pieces))
         return PromptConditions(full=conditions)
 
     def _make_clip_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
     ) -> Effects[Context]:
-        """See `SegmentModel`.
-
-        The result has the keys and values of the driving video's prompt, and the driving video's rotary embedding.
-        """
-        copies = programs.layout.size("dp")  # each index on dp needs a copy of the prompt, because dp divides the batch
-        embeddings, bias, image_tokens = yield from self._clip_embeddings(conditions, copies)
-        image_arguments = () if self._image_encoder is None else (image_tokens,)
-        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))
-        positions = yield from programs.denoiser.clip_positions(self._clip_shape(request))
-        return Context(text=text, positions=positions, condition=None)
-
-    def _clip_embeddings(self, conditions: Conditions, copies: int) -> Effects[tuple]:
-        """Return the result of `branch_embeddings` for the driving video's prompt. Yields work.
-
-        Embeddings and bias are repeated `copies` times, image tokens are not. The condition `text_bias` has one row per prompt,
-        and the last row is for the driving video's prompt.
-        """
+        """See `SegmentModel`."""
         clip_conditions = {"prompt_embeds": conditions["drive_prompt_embeds"]}
-        if "text_bias" in conditions:
+        if "text_bias" in conditions:  # one row per prompt; the last row is for the driving video's prompt
             clip_conditions["text_bias"] = yield OnHost(lambda xp, bias: bias[-1:], (conditions["text_bias"],))
         if "drive_seen" in conditions:
             clip_conditions["image_seen"] = conditions["drive_seen"]
         embeddings, bias, image_tokens = yield from branch_embeddings(clip_conditions, 1, self.dtype)
+        copies = programs.layout.size("dp")  # each index on dp needs a copy of the prompt, because dp divides the batch
 
         def repeat(xp: ModuleType, array: jax.Array) -> Any:
             return xp.repeat(array, copies, axis=0)
@@ -127,14 +103,15 @@ class AnimateModel(SegmentModel):
         embeddings = yield OnHost(repeat, (embeddings,))
         if bias is not None:
             bias = yield OnHost(repeat, (bias,))
-        return embeddings, bias, image_tokens
+        image_arguments = () if self._image_encoder is None else (image_tokens,)
+        text = yield Call(programs.prepare_text, (weights[transformer_part(0)], embeddings, bias, *image_arguments))
+        positions = yield from programs.denoiser.clip_positions(self._clip_shape(request))
+        return Context(text=text, positions=positions, condition=None)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
         """See `WholeClipModel`. Adds the attention in which each latent frame attends to one latent frame of the driving video.
-
         If a chip has the queries of the whole video, all latent frames of the driving video count. Otherwise, the largest number
-        of latent frames counts to which a chip's queries can attend.
-        """
+        of latent frames counts to which a chip's queries can attend."""
         lengths, shape = super().attention_lengths(request), self._clip_shape(request)
         denoiser = self._guided.denoiser
         frame = denoiser.num_tokens(shape) // shape[2]
@@ -150,7 +127,6 @@ class AnimateModel(SegmentModel):
         index: int,
         last_frame: jax.Array | None,
     ) -> Effects[DrivenContext]:
-        """See `SegmentModel`. The context has the input channels, and the driving video's keys and values in every layer."""
         programs, inputs = step_context.programs, cast(SegmentInputs, step_context.context)
         conditions, shared = inputs.conditions, inputs.shared
         channels = yield from self._encode_segment_channels(programs, weights["vae"], request, conditions[PICTURE], last_frame)

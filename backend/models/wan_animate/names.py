@@ -1,9 +1,5 @@
-"""Convert the configuration and the tensor names of Animate-2's transformer to the form of plain Wan's transformer.
-
-In diffusers, the class of plain Wan's transformer is `WanTransformer3DModel`. Animate-2's `WanAnimate2Transformer3DModel` has the
-same layers, partly with Wan's original names and partly with diffusers' names. After the conversion, the code for Wan also runs
-Animate-2. Source: diffusers, transformer_wan_animate_2.py.
-"""
+"""Convert the configuration and the tensor names of Animate-2's transformer to the form of plain Wan's transformer, so that the
+code for Wan also runs Animate-2. Source: diffusers, transformer_wan_animate_2.py."""
 
 from collections.abc import Callable, Iterable
 
@@ -21,28 +17,23 @@ PICTURE_CHANNELS = 1280  # width of the CLIP encoder's tokens
 
 
 def animate_name(name: str) -> str:
-    """Convert a tensor's name in `WanTransformer3DModel` to the name in Animate-2's files."""
     stem, dot, kind = name.rpartition(".")
     outer = apply_patterns(stem, OUTER_NAMES) + dot + kind if kind in ("weight", "bias") else apply_patterns(name, OUTER_NAMES)
     return apply_patterns(outer, OWN_NAMES)
 
 
 def map_file_names(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that converts a tensor's name in Animate-2's files to its name in `WanTransformer3DModel`.
-
-    `names` are the names in `WanTransformer3DModel`. The function returns names of other tensors unchanged.
-    """
+    """Return a function that converts a tensor's name in Animate-2's files to its name in `WanTransformer3DModel`. `names` are
+    the names in `WanTransformer3DModel`. The function returns names of other tensors unchanged."""
     by_own = {animate_name(name): name for name in names}
     return lambda name: by_own.get(name, name)
 
 
 def with_wan_config(configs: Configs) -> dict[str, Config]:
-    """Return the configurations of all networks. `to_wan_config` converts the transformer's configuration."""
     return {**configs, "transformer": to_wan_config(configs["transformer"])}
 
 
 def to_wan_config(config: Config) -> dict[str, object]:
-    """Convert Animate-2's transformer configuration to the equivalent configuration of plain Wan."""
     width, sees_pictures = config["dim"], config.get("use_img_emb", True)
     return {
         "patch_size": config.get("patch_size", (1, 2, 2)),

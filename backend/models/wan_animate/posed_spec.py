@@ -1,8 +1,5 @@
-"""Recognise Wan 2.2 Animate-1 by its configurations. This module reads no file.
-
-The person in the input image moves as in a clip of poses and a clip of faces. With a background clip and a mask, this person
-replaces the person in the masked area of the background clip. Source: diffusers pipelines/wan/pipeline_wan_animate.py.
-"""
+"""Recognise Wan 2.2 Animate-1 by its configurations. This module reads no file. Source: diffusers
+pipelines/wan/pipeline_wan_animate.py."""
 
 from backend.checkpoints.json_files import Config
 from backend.chips import StepFlops
@@ -31,7 +28,6 @@ class WanPosedFamily(WanFamily):
     body = "backend.models.wan_animate.posed_model:PosedModel"
 
     def read_spec(self, index: Config, configs: Configs) -> SegmentSpec:
-        """See `Family`."""
         check_parts(index, configs, NEEDED_ENTRIES, "a whole checkpoint of Wan 2.2 Animate")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], vae_scales(configs)
@@ -58,7 +54,6 @@ class WanPosedFamily(WanFamily):
         )
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. The result is for one segment, without the few operations of the face adapters."""
         geometry = step_geometry(request)
         tokens = geometry.num_tokens + geometry.num_tokens // geometry.num_latent_frames
         return transformer_flops(configs["transformer"], tokens, tokens, branches, request.quantize)

@@ -1,29 +1,34 @@
 """Animate-1's transformer: Wan's transformer with poses added to the video's tokens, and one face adapter for every five layers.
-
-In a face adapter each token attends to the few face tokens of the same latent frame. The keys and values of face tokens are
-computed once per segment. Scores are computed for the face tokens of all frames, and a mask excludes the face tokens of other
-frames. This costs less than grouping the tokens by frame, because the tokens are sharded over chips.
-"""
+In a face adapter each token attends to the few face tokens of the same latent frame. Scores are computed for the face tokens of
+all frames, and a mask excludes other frames. This costs less than grouping the tokens by frame, because the tokens are sharded
+over chips. One encoder computes a motion vector for each face, a weighted sum of orthogonal directions. A second encoder computes
+face tokens from the motion vectors. Both run once per segment. Source: diffusers, transformer_wan_animate.py."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from diffusers import WanAnimateTransformer3DModel
+from diffusers.models.transformers.transformer_wan_animate import WanAnimateMotionEncoder
 
 from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import as_array
+from backend.models.common.modules import select_prefix
 from backend.models.common.transformer import layer_at
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser, to_patches, weight_dtype
-from backend.models.wan_animate.faces import SPAN, encode_motion, face_tokens
-from backend.runtime.mesh import STACKED_TEXT_HEADS, TEXT_HEADS, TOKENS, Layout, with_sharding
+from backend.runtime.mesh import TEXT_HEADS, TOKENS, Layout
 from backend.runtime.torch_modules import call_module, torchax
 from backend.weights.stacked import StackedWeights
 
 ADAPTERS = "face_adapter."  # prefix of the face adapters' names in the checkpoint
 POSE = "pose_patch_embedding"
+MOTION, FACE = "motion_encoder.", "face_encoder."
+SPAN = f"{MOTION}motion_synthesis_weight"
+AT_ONCE = 8  # faces per batch; diffusers' `motion_encoder_batch_size`
+BLUR = np.array([1, 3, 3, 1], np.float32)  # the motion encoder's blur filter, which checkpoints do not store
 
 
 @jax.tree_util.register_dataclass
@@ -60,12 +65,20 @@ class PosedDenoiser(Denoiser):
         return jnp.dtype(jnp.float32) if name == SPAN else weight_dtype(name, dtype)
 
     def motion(self, weights: StackedWeights, faces: jax.Array, span: jax.Array) -> jax.Array:
-        """See `faces.encode_motion`."""
-        return encode_motion(self._model.motion_encoder, weights.outer, faces, span)
+        """Encode N faces [N, 3, side, side] in [-1, 1] to motion vectors [N, out]. `span` [out, motion] are the directions."""
+        encoder, kernel = self._model.motion_encoder, np.outer(BLUR, BLUR)
+        own, kernel = select_prefix(weights.outer, MOTION), jnp.asarray(kernel / kernel.sum())
+        for number in range(len(encoder.res_blocks)):
+            own |= {f"res_blocks.{number}.{name}.blur_kernel": kernel for name in ("conv2", "conv_skip")}
+        numbers = call_module(encoder, own, _motion_coefficients, faces.astype(own["conv_in.weight"].dtype))
+        motion = jnp.matmul(numbers.astype(jnp.float32), span.T, precision=jax.lax.Precision.HIGHEST)
+        return motion.astype(numbers.dtype)
 
     def face_keys(self, weights: StackedWeights, motion: jax.Array) -> FaceKeys:
         """Compute the keys and values of face tokens in all face adapters, from a segment's motion vectors [B, frames, out]."""
-        tokens = face_tokens(self._model.face_encoder, weights.outer, motion)
+        own = select_prefix(weights.outer, FACE)
+        tokens = call_module(self._model.face_encoder, own, lambda encoder, motion: encoder(motion), motion)
+        tokens = jnp.pad(tokens, ((0, 0), (1, 0), (0, 0), (0, 0)))  # the first latent frame is the input image, without a face
 
         def one_adapter(_, adapter: dict[str, jax.Array]) -> tuple[None, tuple[jax.Array, jax.Array]]:
             keys = call_module(self._adapter, self._gather_layer(adapter), _project_face_keys, tokens)
@@ -74,10 +87,6 @@ class PosedDenoiser(Denoiser):
 
         key, value = jax.lax.scan(one_adapter, None, weights.stacks[ADAPTERS])[1]
         return FaceKeys(key=key, value=value)
-
-    def face_sharding(self, shapes: FaceKeys) -> FaceKeys:
-        """Return the shardings of `face_keys`' result."""
-        return with_sharding(shapes, self._layout.sharding(STACKED_TEXT_HEADS))
 
     def _begin(self, weights: StackedWeights, latents: jax.Array, timestep: jax.Array, context: PosedContext):
         (hidden,), time = super()._begin(weights, latents, timestep, context)
@@ -98,7 +107,12 @@ class PosedDenoiser(Denoiser):
         def one_run(hidden: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
             first = number * self._every
             (hidden,) = run_layer((hidden,), layer_at(layers, first))
-            hidden = self._run_face_adapter(weights, hidden, context.face, number, frame, frames)
+            adapter, key, value = layer_at((weights.stacks[ADAPTERS], context.face.key, context.face.value), number)
+            key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
+            is_same_frame = frame[:, None] == key_frames
+            own = self._gather_layer(adapter)
+            attended = call_module(self._adapter, own, _attend_to_face, hidden, key, value, is_same_frame)
+            hidden = self._layout.constrain(hidden + attended, TOKENS)
 
             def one_layer(hidden: jax.Array, index: jax.Array) -> tuple[jax.Array, None]:
                 return run_layer((hidden,), layer_at(layers, index))[0], None
@@ -107,15 +121,16 @@ class PosedDenoiser(Denoiser):
 
         return jax.lax.scan(one_run, hidden, jnp.arange(self._model.config.num_layers // self._every))[0]
 
-    def _run_face_adapter(
-        self, weights: StackedWeights, hidden: jax.Array, face: FaceKeys, number: jax.Array, frame: jax.Array, frames: int
-    ) -> jax.Array:
-        """Run face adapter `number` on tokens [B, S, D]. `frame` [S] is the index of each token's latent frame."""
-        adapter, key, value = layer_at((weights.stacks[ADAPTERS], face.key, face.value), number)
-        key_frames = jnp.arange(key.shape[1]) // (key.shape[1] // frames)
-        is_same_frame = frame[:, None] == key_frames
-        attended = call_module(self._adapter, self._gather_layer(adapter), _attend_to_face, hidden, key, value, is_same_frame)
-        return self._layout.constrain(hidden + attended, TOKENS)
+
+def _motion_coefficients(encoder: WanAnimateMotionEncoder, faces: torch.Tensor) -> torch.Tensor:
+    """Return the weights of the directions, [N, motion], as `WanAnimateMotionEncoder.forward` computes them."""
+    hidden = encoder.conv_in(faces)
+    for block in encoder.res_blocks:
+        hidden = block(hidden)
+    numbers = encoder.conv_out(hidden).squeeze(-1).squeeze(-1)
+    for layer in encoder.motion_network:
+        numbers = layer(numbers)
+    return numbers
 
 
 def _project_face_keys(adapter, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

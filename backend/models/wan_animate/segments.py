@@ -1,11 +1,8 @@
-"""The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment.
-
-The first latent frame of every segment is the input image, and is removed from the finished video. From the second segment on,
-the second latent frame is the last pixel frame of the previous segment. This pixel frame is decoded from the previous segment's
-latents, then encoded alone. Each segment has its own noise. The denoising steps of a segment are Wan's steps.
-
-Source: diffusers modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py.
-"""
+"""The generation of a video in segments, shared by both Animate models. Each segment continues the previous segment. The first
+latent frame of every segment is the input image, and is removed from the finished video. From the second segment on, the second
+latent frame is the last pixel frame of the previous segment. This pixel frame is decoded from the previous segment's latents,
+then encoded alone. Each segment has its own noise. The denoising steps of a segment are Wan's steps. Source: diffusers
+modular_pipelines/wan_animate_2 (`denoise.py`) and pipelines/wan/pipeline_wan_animate.py."""
 
 import abc
 import dataclasses
@@ -19,7 +16,7 @@ import numpy as np
 from backend.models.common.pixels import as_float32, clip_to_pixels, image_to_pixels
 from backend.models.common.whole_clip import WholeClipStepContext
 from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, StepState, Weights
-from backend.models.wan.conditions import encode_frames, encode_pixels
+from backend.models.wan.conditions import encode_pixels
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import Context, Denoiser
 from backend.models.wan_animate.spec import SegmentSpec
@@ -46,14 +43,12 @@ class SegmentPrograms(Programs):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentInputs:
     """The inputs that all segments share. They are the field `context` of a segment model's step context.
-
     `SegmentModel._make_segment_context` makes a `Context` for the steps of each segment from these inputs.
 
     Attributes:
         shared: text and rotary embedding, which are the same in all segments.
         conditions: the conditions of all segments. Each segment uses its part.
-        clip: text and rotary embedding of the driving video, None if the transformer does not run on the driving video.
-    """
+        clip: text and rotary embedding of the driving video, None if the transformer does not run on the driving video."""
 
     shared: Context
     conditions: Conditions
@@ -62,10 +57,8 @@ class SegmentInputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentStepState:
-    """The `index` of the current segment, and the latents of the `previous` segment, None for the first segment.
-
-    `context` has the inputs of the current segment's steps, None before the segment's first step.
-    """
+    """The `index` of the current segment, and the latents of the `previous` segment, None for the first segment. `context` has
+    the inputs of the current segment's steps, None before the segment's first step."""
 
     index: int = 0
     previous: Any = None
@@ -73,10 +66,8 @@ class SegmentStepState:
 
 
 class SegmentModel(WanModel, abc.ABC):
-    """A `Model` that generates a video in segments. Methods take the weights as an argument.
-
-    `segment` is the number of latent frames per segment, without the latent frame of the input image.
-    """
+    """A `Model` that generates a video in segments. Methods take the weights as an argument. `segment` is the number of latent
+    frames per segment, without the latent frame of the input image."""
 
     spec: SegmentSpec
     segment: int
@@ -96,7 +87,6 @@ class SegmentModel(WanModel, abc.ABC):
         return batch, channels, num_frames * count_segments(request), height, width
 
     def step_shape(self, request: GenerationRequest) -> tuple[int, int, int, int, int]:
-        """See `WholeClipModel`. Return the shape of one segment, including the latent frame of the input image."""
         batch, channels, num_frames, height, width = self._clip_shape(request)
         return batch, channels, num_frames + 1, height, width
 
@@ -105,29 +95,24 @@ class SegmentModel(WanModel, abc.ABC):
         return step_geometry(request).latent_shape(self._guided.vae.latent_channels)
 
     def decode_flops(self, request: GenerationRequest) -> float:
-        """See `Model`. Every segment except the last is decoded twice.
-
-        The first decoding computes the segment's last pixel frame, with which the next segment starts. The second decoding
-        computes the pixels of the finished video.
-        """
+        """See `Model`. Every segment except the last is decoded twice."""
         return (2 * count_segments(request) - 1) * self._guided.vae.decode_flops(step_geometry(request))
 
-    def _encode_image(self, weights: Weights, programs: Programs, inputs: Inputs) -> Work:
-        """Encode the input image to latents [1, C, 1, H, W] float32. Yields work."""
+    def _encode_image(
+        self, weights: Weights, request: GenerationRequest, programs: Programs, inputs: Inputs
+    ) -> Effects[dict[str, Any]]:
+        """Return Wan's conditions for the prompts and the input image, and `PICTURE`. Yields work."""
+        conditions = yield from self._encode_texts(weights, request)
         image = image_to_pixels(inputs["image"][0], self.dtype)
-        return (yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], image))),)))
-
-    def _encode_clip(self, weights: Weights, programs: Programs, frames: np.ndarray) -> Work:
-        """Encode one segment's frames, uint8 [F, height, width, 3], to latents [1, C, F, H, W] float32. Yields work."""
-        return (yield from encode_frames(programs, weights["vae"], frames, self.spec.scales[1], self.dtype))
+        conditions[PICTURE] = yield OnHost(as_float32, ((yield Call(programs.encode_image, (weights["vae"], image))),))
+        if self._image_encoder is not None:
+            conditions["image_seen"] = yield from self._embed_images(weights, programs, inputs["image"])
+        return conditions
 
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, SegmentStepState]]:
-        """See `Model`. The field `context` of the result is `SegmentInputs`.
-
-        The returned step state has no `context`, so that the next step computes the segment's inputs again.
-        """
+        """See `Model`. The field `context` of the result is `SegmentInputs`."""
         step_context, _ = yield from super().make_step_context(weights, request, conditions, step_plan, None)
         clip = yield from self._make_clip_context(weights, request, conditions, step_context.programs)
         inputs = SegmentInputs(shared=step_context.context, conditions=conditions, clip=clip)
@@ -137,7 +122,6 @@ class SegmentModel(WanModel, abc.ABC):
     def _make_clip_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, programs: Any
     ) -> Effects[Context | None]:
-        """Return the field `clip` of `SegmentInputs`, by default None. Yields work."""
         yield from ()
         return None
 
@@ -151,9 +135,18 @@ class SegmentModel(WanModel, abc.ABC):
         step_state: SegmentStepState,
         index: int,
     ) -> Effects[tuple[SamplerState, SegmentStepState]]:
-        """See `WholeClipModel`. Before a segment's first step, this computes the inputs of the segment's steps."""
         if step_state.context is None:
-            last_frame = yield from self._last_frame(step_context.programs, weights["vae"], step_state.previous)
+            programs, vae, last_frame = step_context.programs, weights["vae"], None
+            if step_state.previous is not None:  # decode the previous segment for its last pixel frame
+                caches = None
+                for place in range(1, self.segment + 1):
+                    take = slice(place, place + 1)
+                    frame = yield OnHost(lambda xp, latents, take=take: latents[:, :, take], (step_state.previous,))
+                    if caches is None:
+                        pixels, caches = yield Call(programs.decode_first, (vae, frame))
+                    else:
+                        pixels, caches = yield Call(programs.decode_next, (vae, frame, caches))
+                last_frame = yield Call(programs.last_frame, (pixels,))
             context = yield from self._make_segment_context(weights, request, step_context, step_state.index, last_frame)
             step_state = dataclasses.replace(step_state, context=context)
         own = dataclasses.replace(step_context, context=step_state.context)
@@ -169,27 +162,8 @@ class SegmentModel(WanModel, abc.ABC):
         index: int,
         last_frame: jax.Array | None,
     ) -> Effects[Context]:
-        """Compute the inputs of the steps of segment `index`. Yields work.
-
-        `step_context.context` is `SegmentInputs`. `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous
-        segment, None for the first segment.
-        """
-
-    def _last_frame(self, programs: SegmentPrograms, vae: object, latents: jax.Array | None) -> Effects[jax.Array | None]:
-        """Decode a segment's `latents`, and return the segment's last pixel frame [1, 3, 1, height, width]. Yields work.
-
-        Return None for `latents` of None. This serves the first segment, because no segment precedes it.
-        """
-        if latents is None:
-            return None
-        pixels, caches = None, None
-        for index in range(1, self.segment + 1):
-            frame = yield OnHost(functools.partial(_take_frame, index), (latents,))
-            if caches is None:
-                pixels, caches = yield Call(programs.decode_first, (vae, frame))
-            else:
-                pixels, caches = yield Call(programs.decode_next, (vae, frame, caches))
-        return (yield Call(programs.last_frame, (pixels,)))
+        """Compute the inputs of the steps of segment `index`. Yields work. `step_context.context` is `SegmentInputs`.
+        `last_frame` is the last pixel frame [1, 3, 1, height, width] of the previous segment, None for the first segment."""
 
     def _encode_segment_channels(
         self,
@@ -201,14 +175,11 @@ class SegmentModel(WanModel, abc.ABC):
         background: np.ndarray | None = None,
         is_known: np.ndarray | None = None,
     ) -> Work:
-        """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads besides a segment's noisy latents.
-
-        The first latent frame is the image. The F other latent frames are an encoded clip: the `background`, uint8 [pixel frames,
-        height, width, 3], or grey frames without a background. `last_frame` replaces the clip's first pixel frame, if given.
-
-        The first four channels are a mask, 1 where pixels are given. These are the image, `last_frame`, and the pixels of the
-        background where `is_known` [pixel frames, H, W] float32 is 1. Yields work.
-        """
+        """Encode the channels [1, 4 + C, 1 + F, H, W] float32 that the transformer reads besides a segment's noisy latents. The
+        first latent frame is the image. The F other latent frames are an encoded clip: the `background`, uint8 [pixel frames,
+        height, width, 3], or grey frames without a background. `last_frame` replaces the clip's first pixel frame, if given. The
+        first four channels are a mask, 1 where pixels are given. These are the image, `last_frame`, and the pixels of the
+        background where `is_known` [pixel frames, H, W] float32 is 1. Yields work."""
         geometry, dtype = step_geometry(request), self.dtype
         grey = np.zeros((1, 3, 1, geometry.height, geometry.width), dtype)
         first = None if last_frame is None else (yield OnHost(lambda xp, frame: frame.astype(dtype), (last_frame,)))
@@ -233,12 +204,10 @@ class SegmentModel(WanModel, abc.ABC):
         clean: Latents,
         step_state: SegmentStepState,
     ) -> Effects[SegmentStepState]:
-        """See `Model`. Store the segment's `clean` latents, which the first step of the next segment needs."""
         yield from ()
         return SegmentStepState(index=step_state.index + 1, previous=clean[VIDEO])
 
     def finish(self, conditions: Conditions, latents: Latents) -> Work:
-        """Remove the image's latent frame from each segment."""
         return {VIDEO: (yield OnHost(functools.partial(_drop_image_frames, self.segment + 1), (latents[VIDEO],)))}
 
 
@@ -248,20 +217,13 @@ def add_mask_channels(channels: int, xp: ModuleType, latents: jax.Array) -> jax.
 
 
 def _last(pixels: jax.Array) -> jax.Array:
-    """Return the last frame [1, 3, 1, height, width] of frames [1, 3, F, height, width]."""
     return pixels[:, :, -1:]
-
-
-def _take_frame(index: int, xp: ModuleType, latents: jax.Array) -> jax.Array:
-    return latents[:, :, index : index + 1]
 
 
 def _join_segment_channels(mask_channels: int, known: np.ndarray, xp: ModuleType, image: jax.Array, clip: jax.Array) -> jax.Array:
     """Add mask channels to the latents of image and clip, and join both in time. See `SegmentModel._encode_segment_channels`.
-
     `known` [pixel frames, H, W] is 1 where the clip's pixels are given. A latent frame has one mask channel for each of its pixel
-    frames. The single pixel frame of the clip's first latent frame fills all mask channels.
-    """
+    frames. The single pixel frame of the clip's first latent frame fills all mask channels."""
     filled = np.concatenate([np.repeat(known[:1], mask_channels, axis=0), known[1:]])
     mask = filled.reshape(1, -1, mask_channels, *known.shape[1:]).swapaxes(1, 2)
     return xp.concatenate([add_mask_channels(mask_channels, xp, image), xp.concatenate([mask, clip], axis=1)], axis=2)

@@ -1,10 +1,5 @@
-"""Recognise Wan 2.2 Animate-2 by its configurations. This module reads no file.
-
-The transformer takes noisy latents, a mask and an image's latents, like Wan's image-to-video models. It also reads keys and
-values that it extracts from a driving video. Videos are generated in segments. The checkpoint's model_index.json can state the
-length of a segment. Source: diffusers modular_pipelines/wan_animate_2. The model_index.json of published checkpoints names
-`WanAnimate2Pipeline`.
-"""
+"""Recognise Wan 2.2 Animate-2 by its configurations. This module reads no file. Source: diffusers
+modular_pipelines/wan_animate_2. The model_index.json of published checkpoints names `WanAnimate2Pipeline`."""
 
 import dataclasses
 
@@ -29,11 +24,9 @@ SUPPORTED = "Wan 2.2 Animate-2, in diffusers' layout"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentSpec(WanSpec):
-    """The spec of an Animate model, which generates videos in segments.
-
-    `chunk` is the number of latent frames per segment, including the latent frame of the input image. `segment_frames` is the
-    number of pixel frames per segment, without the input image.
-    """
+    """The spec of an Animate model, which generates videos in segments. `chunk` is the number of latent frames per segment,
+    including the latent frame of the input image. `segment_frames` is the number of pixel frames per segment, without the input
+    image."""
 
     segment_frames: int
 
@@ -47,7 +40,6 @@ class WanAnimateFamily(WanFamily):
     body = "backend.models.wan_animate.model:AnimateModel"
 
     def read_spec(self, index: Config, configs: Configs) -> SegmentSpec:
-        """See `Family`."""
         check_parts(index, configs, NEEDED, "a whole checkpoint of Animate-2")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
         transformer, (_, mask) = configs["transformer"], vae_scales(configs)
@@ -79,10 +71,8 @@ class WanAnimateFamily(WanFamily):
         return {animate_name(name): shape for name, shape in super().distinctive_shapes(with_wan_config(configs), part).items()}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. The result is for one segment.
-
-        The tokens of image and video attend to each other. Each video token also attends to one frame of the driving video.
-        """
+        """See `Family`. The result is for one segment. The tokens of image and video attend to each other. Each video token also
+        attends to one frame of the driving video."""
         geometry = step_geometry(request)
         frame = geometry.num_tokens // geometry.num_latent_frames
         tokens = geometry.num_tokens + frame

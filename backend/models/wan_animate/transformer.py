@@ -1,16 +1,12 @@
-"""Animate-2's transformer: Wan's transformer, which also reads an image and, frame by frame, a driving video.
-
-The image is the first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 and
-with a separate prompt. It returns the keys and values of every layer, which each denoising step then reads. The rotary embedding
-gives the driving video positions to the right of the video. In time, the driving video starts one latent frame after the video,
-because the first latent frame is the image. The guidance branch with the negative prompt omits one layer.
-
-Source: diffusers, transformer_wan_animate_2.py. That code stores the keys before the rotary embedding. This module stores the
-rotated keys, because all steps rotate the keys by the same angles.
-"""
+"""Animate-2's transformer: Wan's transformer, which also reads an image and, frame by frame, a driving video. The image is the
+first latent frame. `extracted` runs the driving video through all layers once per segment, at timestep 1 and with a separate
+prompt. It returns the keys and values of every layer, which each denoising step then reads. The rotary embedding gives the
+driving video positions to the right of the video. In time, the driving video starts one latent frame after the video, because the
+first latent frame is the image. The guidance branch with the negative prompt omits one layer. Source: diffusers,
+transformer_wan_animate_2.py. That code stores the keys before the rotary embedding. This module stores the rotated keys, because
+all steps rotate the keys by the same angles."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,17 +27,13 @@ from backend.weights.stacked import StackedWeights
 CLIP_TIMESTEP = 1.0
 LEFT_OUT = 9  # index of the layer that the branch with the negative prompt omits
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
-"""The position of the driving video's first token in time, height and width, counted in tokens from the video's first token.
-
--1 means the driving video's number of tokens along this axis. The values are diffusers' defaults.
-"""
+"""The position of the driving video's first token in time, height and width, counted in tokens from the video's first token. -1
+means the driving video's number of tokens along this axis. The values are diffusers' defaults."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrivenContext(Context):
-    """A `Context` with the driving video's keys and values in every layer."""
-
     clip: ClipKeys
 
 
@@ -56,39 +48,27 @@ class DrivenDenoiser(Denoiser):
         self._stride = config.get("refer_stride", 1)
 
     def clip_positions(self, latent_shape: tuple[int, ...]) -> Work:
-        """Compute the rotary embedding of the driving video's latents [B, C, F, H, W]. Yields work."""
-        grid = [length // size for length, size in zip(latent_shape[2:], self._patch, strict=True)]
+        rope, grid = self._rope, [length // size for length, size in zip(latent_shape[2:], self._patch, strict=True)]
         offsets = [grid[axis] if offset < 0 else offset for axis, offset in enumerate(self._offsets)]
         places = [
             offset + step * np.arange(length) for offset, step, length in zip(offsets, (self._stride, 1, 1), grid, strict=True)
         ]
-        angles = self._rotary_angles(places)
+        axes = []  # the angles float64 of time, height and width; each angle appears twice, for a pair of channels
+        for axis, (numbers, width) in enumerate(zip(places, (rope.t_dim, rope.h_dim, rope.w_dim), strict=True)):
+            shape = [1, 1, 1, width]
+            shape[axis] = len(numbers)
+            axes.append(rotary_angles(numbers, width).reshape(shape))
+        expanded = [np.broadcast_to(table, (*grid, table.shape[3])) for table in axes]
+        angles = np.concatenate(expanded, axis=3).reshape(-1, sum(table.shape[3] for table in axes))
         padding = ((0, self.padded_tokens(latent_shape) - len(angles)), (0, 0))
         tables = [np.pad(function(angles).astype(np.float32), padding)[None, :, None] for function in (np.cos, np.sin)]
         cosine, sine = yield Put(tables, self._layout.sharding(POSITIONS))
         return Positions(cosine=cosine, sine=sine, num_tokens=len(angles))
 
-    def _rotary_angles(self, places: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the rotary angles [tokens, D] float64 of a grid of tokens. `places` are the positions along each axis.
-
-        The axes are time, height and width. Each angle appears twice, because it rotates a pair of channels.
-        """
-        rope = self._rope
-        axes = []
-        for axis, (numbers, width) in enumerate(zip(places, (rope.t_dim, rope.h_dim, rope.w_dim), strict=True)):
-            shape = [1, 1, 1, width]
-            shape[axis] = len(numbers)
-            axes.append(rotary_angles(numbers, width).reshape(shape))
-        lengths = [len(numbers) for numbers in places]
-        expanded = [np.broadcast_to(table, (*lengths, table.shape[3])) for table in axes]
-        return np.concatenate(expanded, axis=3).reshape(-1, sum(table.shape[3] for table in axes))
-
     def extracted(self, weights: StackedWeights, latents: jax.Array, context: Context) -> ClipKeys:
-        """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W].
-
-        `context` is the context for the driving video. Its condition must contain a mask of ones and the same latents. Its text
-        must have one row for each index on the mesh axis dp, and all rows must be equal.
-        """
+        """Extract every layer's keys and values from a driving video's `latents` [1, C, F, H, W]. `context` is the context for
+        the driving video. Its condition must contain a mask of ones and the same latents. Its text must have one row for each
+        index on the mesh axis dp, and all rows must be equal."""
         (hidden,), time = self._begin(weights, latents, jnp.float32(CLIP_TIMESTEP), context)
         text, positions = context.text, context.positions
 
@@ -100,10 +80,6 @@ class DrivenDenoiser(Denoiser):
         keys = jax.lax.scan(one_layer, hidden, super()._layers(weights, context))[1]
         places = describe_clip_keys(self._layout, keys)
         return jax.tree.map(lambda array, place: self._layout.constrain(array, place.sharding.spec), keys, places)
-
-    def clip_keys_sharding(self, shapes: ClipKeys) -> ClipKeys:
-        """Return the shardings of `extracted`'s result."""
-        return describe_clip_keys(self._layout, shapes)
 
     def _layer_runner(self, time: Any, context: DrivenContext) -> RunLayer:
         text, positions = context.text, context.positions
@@ -121,5 +97,4 @@ class DrivenDenoiser(Denoiser):
         return run_layer
 
     def _layers(self, weights: StackedWeights, context: DrivenContext) -> tuple:
-        """Return the indices of the layers, followed by the inputs that `WanTransformer3DModel`'s layers need."""
         return jnp.arange(self._model.config.num_layers), *super()._layers(weights, context)
