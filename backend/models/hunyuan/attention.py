@@ -1,11 +1,9 @@
 """Attention processors for diffusers' HunyuanVideo 1.5 blocks. They use this project's kernels for both video and context tokens.
-
-Context tokens are the tokens of the image, of the quoted text and of the prompt.
-"""
+Context tokens are the tokens of the image, of the quoted text and of the prompt."""
 
 import dataclasses
 import functools
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +20,8 @@ from kernels.tiles import TileSelection
 
 
 class JointAttention:
-    """The attention processor of a block, in which video tokens and context tokens attend to each other.
-
-    Blocks pass the number of context tokens without padding, [B] int32, as `attention_mask`, and `Positions` as
-    `image_rotary_emb`.
-    """
+    """The attention processor of a block, in which video tokens and context tokens attend to each other. Blocks pass the number
+    of context tokens without padding, [B] int32, as `attention_mask`, and `Positions` as `image_rotary_emb`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -45,32 +40,37 @@ class JointAttention:
                 _attend_tiles, tiles=positions.tiles, num_keys=num_keys, head_width=tables[0].shape[1]
             )
             how = dataclasses.replace(how, attend_spread=attend_spread)
-            video, counts = _clear_padding(video, positions), _count_visible(counts, positions.tiles.size)
+            # Set the values of padding tokens to zero. Zeros in the rotary tables already set their queries and keys to zero.
+            assert positions.order is not None, "SSTA orders tokens by tiles"
+            size = positions.tiles.size
+            is_token = (jnp.arange(size) < as_array(positions.order.counts)[:, None]).reshape(-1)
+            is_token = jnp.pad(is_token, (0, video.value.shape[1] - len(is_token)))
+            video = dataclasses.replace(video, value=jnp.where(is_token[:, None], video.value, 0))
+            # All queries see whole tiles of context tokens, at least one. As in the published code, the last tile can end with
+            # padding.
+            counts = jnp.maximum(-(-counts // size), 1) * size
         attended = joint_attention(self._layout, attend, video, beside, counts, tables, how)
         ours, theirs = (torchax().interop.torch_view(array) for array in attended)
         return attn.to_out[0](ours), attn.to_add_out(theirs)
 
 
 class TextAttention:
-    """The attention processor of the token refiner, which processes the prompt's tokens.
-
-    `attention_mask` is the number of tokens without padding, [B] int32.
-    """
+    """The attention processor of the token refiner, which processes the prompt's tokens. `attention_mask` is the number of tokens
+    without padding, [B] int32."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None) -> torch.Tensor:
-        query, key, value = (self._to_heads(project(hidden_states), attn) for project in (attn.to_q, attn.to_k, attn.to_v))
+        projected = (as_array(project(hidden_states)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        query, key, value = (
+            self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), TEXT_HEADS) for array in projected
+        )
         specs = (*[TEXT_HEADS] * 3, partition("branches"))
         attend = self._layout.on_each_chip(_attend_to_text, specs, TEXT_HEADS)
         attended = attend(query, key, value, as_array(attention_mask))
         flat = attended.reshape(*attended.shape[:2], -1)
         return attn.to_out[0](torchax().interop.torch_view(flat))
-
-    def _to_heads(self, projected: torch.Tensor, attn: Any) -> jax.Array:
-        array = as_array(projected)
-        return self._layout.constrain(array.reshape(*array.shape[:2], attn.heads, -1), TEXT_HEADS)
 
 
 def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> Stream:
@@ -79,33 +79,10 @@ def _project_stream(hidden: torch.Tensor, projections: tuple, norms: tuple) -> S
     return Stream(query=query, key=key, value=value, norms=(of_query, of_key))
 
 
-def _count_visible(counts: jax.Array, size: int) -> jax.Array:
-    """Round the numbers of context tokens up to whole tiles of `size` tokens, at least one tile.
-
-    In SSTA, the model's sparse attention, all queries see these tiles. As in the published code, the last tile can end with
-    padding.
-    """
-    return jnp.maximum(-(-counts // size), 1) * size
-
-
-def _clear_padding(video: Stream, positions: Positions) -> Stream:
-    """Set the values of padding tokens to zero.
-
-    Zeros in the rotary tables already set the queries and keys of these tokens to zero.
-    """
-    assert positions.order is not None and positions.tiles is not None, "SSTA orders tokens by tiles"
-    is_token = (jnp.arange(positions.tiles.size) < as_array(positions.order.counts)[:, None]).reshape(-1)
-    is_token = jnp.pad(is_token, (0, video.value.shape[1] - len(is_token)))
-    return dataclasses.replace(video, value=jnp.where(is_token[:, None], video.value, 0))
-
-
 def _attend_tiles(
     own: OwnHeads, first_query: jax.Array | int, counts: jax.Array, *, tiles: TileSelection, num_keys: int, head_width: int
 ) -> jax.Array:
-    """Compute SSTA, the model's sparse attention, for the heads of one chip, [B, tokens, W].
-
-    `counts` [B] are the numbers of context tokens that queries see.
-    """
+    """Compute SSTA, the model's sparse attention, for the heads of one chip, [B, tokens, W]."""
     query, key, value = (array.reshape(*array.shape[:2], -1, head_width) for array in (own.query, own.key, own.value))
     heads = SparseHeads(
         query=query,

@@ -26,27 +26,16 @@ class ImageEncoder(Encoder):
         self._model.embeddings.patch_embedding.padding = (0, 0)  # the same as "valid", which torchax does not support
         norm_in_float32(self._model)
         self._processor, self._size = processor, settings.image_size
-        self._places = (settings.image_size // settings.patch_size) ** 2
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens per image."""
-        return self._places
+        self.num_tokens = (settings.image_size // settings.patch_size) ** 2
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
-        """Convert an image to pixels [1, 3, height, width] with the checkpoint's preprocessor.
-
-        Returns zeros without a preprocessor.
-        """
+        """Convert an image to pixels [1, 3, height, width] with the checkpoint's preprocessor."""
         if self._processor is None:
             return np.zeros((1, 3, self._size, self._size), np.float32)
         return self._processor(images=image, do_resize=True, do_convert_rgb=True, return_tensors="np")["pixel_values"]
 
     def embed(self, weights: Mapping[str, jax.Array], pixels: jax.Array) -> jax.Array:
-        """Embed the result of `preprocess` as tokens [1, N, width]. This method is pure, so that jax can compile it."""
-        buffers = {name: jnp.arange(self._places)[None] for name, _ in self._model.named_buffers()}
-        return call_module(self._model, {**weights, **buffers}, _last_hidden_state, pixels)
-
-
-def _last_hidden_state(model: SiglipVisionModel, pixels: torch.Tensor) -> torch.Tensor:
-    return model(pixel_values=pixels).last_hidden_state
+        buffers = {name: jnp.arange(self.num_tokens)[None] for name, _ in self._model.named_buffers()}
+        return call_module(
+            self._model, {**weights, **buffers}, lambda model, pixels: model(pixel_values=pixels).last_hidden_state, pixels
+        )

@@ -1,7 +1,5 @@
-"""HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`.
-
-Context tokens are padded to one of a few lengths. Each length has its own program of the step. A shorter length is faster.
-"""
+"""HunyuanVideo 1.5's networks, their programs, and the work from a request to pixels. See `backend.models.model.Model`. Context
+tokens are padded to one of a few lengths. Each length has its own program of the step. A shorter length is faster."""
 
 import dataclasses
 import functools
@@ -28,9 +26,8 @@ from backend.models.hunyuan.conditions import (
     text_conditions,
 )
 from backend.models.hunyuan.image_encoder import ImageEncoder
-from backend.models.hunyuan.quoted_text import QuotedTextEncoder
 from backend.models.hunyuan.spec import QUOTED_TOKENS, SHORT_TOKENS, TEXT_TOKENS, HunyuanSpec, context_tokens
-from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, TextEncoder
+from backend.models.hunyuan.text_encoder import LENGTHS, MOST_TOKENS, QuotedTextEncoder, TextEncoder
 from backend.models.hunyuan.transformer import Context, Denoiser, layer_matrix_bytes
 from backend.models.hunyuan.vae import VideoAutoencoder
 from backend.models.model import AttentionLengths, Conditions, Inputs, ModelPlan, Network, PromptConditions, StepState, Weights
@@ -48,15 +45,11 @@ MOST_CONTEXT_TOKENS = QUOTED_TOKENS + TEXT_TOKENS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(ClipPrograms):
-    """The programs of `ClipPrograms`, and two programs that only HunyuanVideo has."""
-
     embed_quoted: Program
     embed_still: Program
 
 
 class HunyuanModel(WholeClipModel):
-    """One HunyuanVideo 1.5 checkpoint without its weights."""
-
     spec: HunyuanSpec
     _text_encoder: TextEncoder
     _repeats = (1, 4, 16, 48)
@@ -100,7 +93,6 @@ class HunyuanModel(WholeClipModel):
         return tokens, num_pictures
 
     def encode(self, weights: Weights, request: GenerationRequest, inputs: Inputs) -> Effects[PromptConditions]:
-        """See `Model`. The module `conditions` lists the results."""
         programs, text = self._programs(request.is_guided), self._tokenize_prompts(request)
         quoted = self._quoted.tokenize(self._prompts(request))
         with load_onto_devices(weights["text_encoder"]) as resting:
@@ -121,7 +113,6 @@ class HunyuanModel(WholeClipModel):
     def make_step_context(
         self, weights: Weights, request: GenerationRequest, conditions: Conditions, step_plan: StepPlan, step_state: StepState
     ) -> Effects[tuple[WholeClipStepContext, StepCache | None]]:
-        """See `Model`. Computes the context tokens that are the same in all steps, and copies the other inputs to the devices."""
         del step_state  # each step context starts with an empty step cache, because guidance changes the cache's shape
         programs, branches = self._programs(step_plan.is_guided), 2 if step_plan.is_guided else 1
         picture = conditions.get("image_embeds")
@@ -153,9 +144,7 @@ class HunyuanModel(WholeClipModel):
 
     def _padded_length(self, request: GenerationRequest, num_real: int | None, branches: int) -> int:
         """Return the smallest padded length that fits the tokens of a prompt and its quoted text, in all guidance branches.
-
-        `num_real` is the largest number of tokens in a branch. Without `num_real`, count the tokens of the request's prompts.
-        """
+        `num_real` is the largest number of tokens in a branch. Without `num_real`, count the tokens of the request's prompts."""
         if num_real is None:
             prompts = self._prompts(request)[:branches]
             text, quoted = self._text_encoder.tokenize(prompts).counts, self._quoted.tokenize(prompts).counts
@@ -164,16 +153,11 @@ class HunyuanModel(WholeClipModel):
         return next((room for room in self._padded_lengths if room >= num_real), MOST_CONTEXT_TOKENS)
 
     def _first_decode_arguments(self, request: GenerationRequest) -> Work:
-        """Return zeros for the cached keys and values of the decoder's attention. Yields work."""
         shape, vae = self.latent_shape(request), self._programs(request.is_guided).vae
         return ((yield Zeros(vae.describe_keys(shape, self.dtype)["decoder"])),)
 
     def attention_lengths(self, request: GenerationRequest) -> AttentionLengths:
-        """See `Model`. The sizes are for one chip, after `backend.runtime.joint_attention` has exchanged tokens for heads.
-
-        `text_queries` and `text` are the sizes of the token refiner's self-attention. With sparse attention, `queries` counts
-        only context tokens, because only they attend to all tokens.
-        """
+        """See `Model`. The sizes are for one chip, after `backend.runtime.joint_attention` has exchanged tokens for heads."""
         plain, programs = super().attention_lengths(request), self._programs(request.is_guided)
         short, group, sp = context_tokens(self._configs), plain.text_heads // plain.heads, programs.layout.size("sp")
         others = short - SHORT_TOKENS + self._padded_length(request, None, len(PREFIXES))

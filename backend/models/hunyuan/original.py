@@ -1,7 +1,5 @@
-"""Conversion of the original authors' HunyuanVideo 1.5 transformer files to diffusers' tensor names and arrangement.
-
-Source: diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py.
-"""
+"""Conversion of the original authors' HunyuanVideo 1.5 transformer files to diffusers' tensor names and arrangement. Source:
+diffusers, scripts/convert_hunyuan_video1_5_to_diffusers.py."""
 
 import dataclasses
 import math
@@ -40,10 +38,8 @@ _SWAPPED = "norm_out.linear."  # the authors store the shift before the scale, d
 
 
 def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]:
-    """Convert the tensors of a file to diffusers' names and arrangement. Tensors with diffusers' names stay unchanged.
-
-    Raises: ModelError if a tensor that joins query, key and value cannot be divided.
-    """
+    """Convert the tensors of a file to diffusers' names and arrangement. Tensors with diffusers' names stay unchanged. Raises:
+    ModelError if a tensor that joins query, key and value cannot be divided."""
     converted = {}
     for name, place in places.items():
         if joined := _QUERY_KEY_VALUE.fullmatch(name):
@@ -58,12 +54,7 @@ def convert_tensors(places: Mapping[str, TensorPlace]) -> dict[str, TensorPlace]
 
 
 def _take_third(place: TensorPlace, index: int) -> TensorPlace:
-    """Return the place in the file of one third of a tensor's rows, and of the scales of these rows.
-
-    `index` (0, 1 or 2) selects the third.
-
-    Raises: ModelError if the number of rows cannot be divided by three, or if several rows share a scale.
-    """
+    """Return the place in the file of one third of a tensor's rows, and of the scales of these rows."""
     if not place.shape or place.shape[0] % 3 or place.scale_block is not None:
         raise ModelError(
             f"{short_path(place.path)} has a joined query, key and value as {place.dtype} {list(place.shape)}:",

@@ -1,8 +1,6 @@
-"""The tiles of SSTA, the sparse attention of HunyuanVideo 1.5's sparse checkpoints. Does not import JAX.
-
-Source: Tencent-Hunyuan/HunyuanVideo-1.5 at commit 60783e70, hyvideo/models/transformers/hunyuanvideo_1_5_transformer.py
-(`attn_param`) and modules/attention.py. `kernels.attention.ssta` describes the method.
-"""
+"""The tiles of SSTA, the sparse attention of HunyuanVideo 1.5's sparse checkpoints. Does not import JAX. Source:
+Tencent-Hunyuan/HunyuanVideo-1.5 at commit 60783e70, hyvideo/models/transformers/hunyuanvideo_1_5_transformer.py (`attn_param`)
+and modules/attention.py. `kernels.attention.ssta` describes the method."""
 
 from backend.checkpoints.json_files import Config
 from backend.models.spec import SPARSE
@@ -18,10 +16,8 @@ SHORT_VIDEO = 31  # videos with at most this number of latent frames select half
 
 
 def plan_tiles(config: Config, tokens: tuple[int, ...]) -> TileSelection | None:
-    """Return the rule by which each tile selects the tiles that it sees. Return None for dense attention.
-
-    `tokens` are the numbers of the video's tokens along time, height and width.
-    """
+    """Return the rule by which each tile selects the tiles that it sees. Return None for dense attention. `tokens` are the
+    numbers of the video's tokens along time, height and width."""
     if config.get(SPARSE) is None:
         return None
     frames, rows, columns = config.get(TILE, VIDEO_TILE)

@@ -1,9 +1,6 @@
-"""Recognise which HunyuanVideo 1.5 a checkpoint is, from its configurations only, and refuse others. Reads no file.
-
-All models have the same network. Its input channels are the noisy latents, the latents of an image, and a mask. The models
-differ in two respects: whether an input image is required, optional or not supported, and whether the transformer reads the
-timestep at which a step ends. Only the transformer of the step-distilled model reads this timestep (`use_meanflow`).
-"""
+"""Recognise which HunyuanVideo 1.5 a checkpoint is, from its configurations only, and refuse others. Reads no file. The models
+differ in two respects: the use of an input image, and whether the transformer reads the timestep at which a step ends
+(`use_meanflow`)."""
 
 import dataclasses
 import re
@@ -51,14 +48,17 @@ NEEDED_ENTRIES = {
     "text_encoder_2": ("d_model", "d_ff", "num_layers", "vocab_size"),
     "image_encoder": ("hidden_size", "image_size", "patch_size"),
 }  # fmt: skip
+# The width of an encoder's output, and the entry of the transformer that must be equal.
+WIDTHS = (
+    ("text_encoder", "hidden_size", "text_embed_dim"), ("text_encoder_2", "d_model", "text_embed_2_dim"),
+    ("image_encoder", "hidden_size", "image_embed_dim"),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HunyuanSpec(ModelSpec):
-    """The spec of a HunyuanVideo 1.5 checkpoint, see `SPECS`.
-
-    `is_meanflow` is true if the transformer also reads the timestep at which a step ends.
-    """
+    """The spec of a HunyuanVideo 1.5 checkpoint, see `SPECS`. `is_meanflow` is true if the transformer also reads the timestep at
+    which a step ends."""
 
     scales: tuple[int, int] = (16, 4)
     patch: int = 1
@@ -66,7 +66,6 @@ class HunyuanSpec(ModelSpec):
 
     @property
     def has_image_encoder(self) -> bool:
-        """True if the model has an image encoder, which turns the input image into context tokens."""
         return "image" in self.inputs
 
 
@@ -118,30 +117,39 @@ class HunyuanFamily(Family):
     body = "backend.models.hunyuan.model:HunyuanModel"
 
     def read_spec(self, index: Config, configs: Configs) -> HunyuanSpec:
-        """See `Family`."""
         tasks = TASKS[index["_class_name"]]
         needed = {part: entries for part, entries in NEEDED_ENTRIES.items() if part != "image_encoder" or tasks == ("i2v",)}
         check_parts(index, configs, needed, "a whole HunyuanVideo 1.5 checkpoint")
         check_classes(configs, {"transformer": (TRANSFORMER,), "vae": (AUTOENCODER,)}, SUPPORTED)
-        _check_channels(configs)
-        scales, method = _read_scales(configs), configs["transformer"].get(SPARSE)
+        transformer, vae = configs["transformer"], configs["vae"]
+        latents = vae["latent_channels"]
+        if transformer["in_channels"] != 2 * latents + 1 or transformer["out_channels"] != latents:
+            raise channel_mismatch(configs, latents, SUPPORTED)
+        side, length = transformer.get("patch_size", 1), transformer.get("patch_size_t", 1)
+        if (side, length) != (1, 1):
+            raise unsupported_checkpoint(f"its transformer has patches of {side} x {side} x {length} latents", [SUPPORTED])
+        for part, width, taken in WIDTHS:
+            if part in configs and configs[part][width] != transformer[taken]:
+                made = configs[part][width]
+                raise unsupported_checkpoint(
+                    f"its {part} makes {made} channels and its transformer takes {transformer[taken]}", [SUPPORTED]
+                )
+        method = transformer.get(SPARSE)
         if method not in (None, "ssta"):
             raise unsupported_checkpoint(f"its transformer has the sparse attention {str(method)[:40]}", [SUPPORTED])
-        is_meanflow = bool(configs["transformer"].get("use_meanflow"))
-        if tasks == ("i2v",) and configs["transformer"].get("task_type") == BOTH_TASKS:
+        is_meanflow = bool(transformer.get("use_meanflow"))
+        if tasks == ("i2v",) and transformer.get("task_type") == BOTH_TASKS:
             tasks = ("t2v", "i2v")
         for spec in SPECS:
             if (spec.tasks, spec.is_meanflow) == (tasks, is_meanflow):
                 over_floor = OVER_FLOOR_SPARSE if method else spec.over_floor
+                scales = vae["spatial_compression_ratio"], vae["temporal_compression_ratio"]
                 return dataclasses.replace(spec, scales=scales, sparse_attention=method, over_floor=over_floor)
         raise unsupported_checkpoint(f"it is a step-distilled model for {' and '.join(tasks)}", [SUPPORTED])
 
     def complete_checkpoint(self, checkpoint: Checkpoint, preset: Preset | None) -> Checkpoint:
-        """See `Family`. The transformer's file can have the authors' or diffusers' tensor names.
-
-        SSTA, a sparse attention, adds no weights. A file is for SSTA if its name or its folder contains "sparse", as in
-        tencent/HunyuanVideo-1.5.
-        """
+        """See `Family`. The transformer's file can have the authors' or diffusers' tensor names. SSTA, a sparse attention, adds
+        no weights. A file is for SSTA if its name or its folder contains "sparse", as in tencent/HunyuanVideo-1.5."""
         converted = dataclasses.replace(checkpoint, convert_tensors=convert_tensors)
         path = file_path(checkpoint.transformer_files[PART])
         if "transformer_blocks.0.attn.to_q.weight" not in converted.tensors(PART):
@@ -149,11 +157,6 @@ class HunyuanFamily(Family):
         return with_sparse_attention(converted, "ssta" if is_named_sparse(path) else None)
 
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
-        """See `Family`.
-
-        For the transformer, these are the input projection, whose shape depends on the number of input channels, and a tensor of
-        the last layer.
-        """
         config = configs[part]
         if part == "transformer":
             width = transformer_width(config)
@@ -170,10 +173,8 @@ class HunyuanFamily(Family):
         return {}
 
     def step_flops(self, configs: Configs, request: VideoSettings, branches: int) -> StepFlops:
-        """See `Family`. Counts joint attention, projections and feed-forward of the video tokens and context tokens.
-
-        With sparse attention, this is an upper limit: each video token counts with the largest number of tiles that it can see.
-        """
+        """See `Family`. Counts joint attention, projections and feed-forward of the video tokens and context tokens. With sparse
+        attention, this is an upper limit: each video token counts with the largest number of tiles that it can see."""
         config = configs["transformer"]
         width, layers = transformer_width(config), config["num_layers"] * branches
         geometry, context = step_geometry(request), context_tokens(configs)
@@ -186,15 +187,10 @@ class HunyuanFamily(Family):
         return StepFlops(attention=attention, matmul=matmul, head_width=config["attention_head_dim"])
 
     def original_name(self, stem: str) -> str:
-        """Return the name that a module of diffusers has in the authors' checkpoints.
-
-        The authors' token refiner has one matrix for query, key and value together. For the separate modules of diffusers' token
-        refiner, the method returns three names that no checkpoint contains.
-        """
+        """Return the name that a module of diffusers has in the authors' checkpoints."""
         return apply_patterns(stem, ORIGINAL_NAMES)
 
     def lora_names(self, stem: str) -> tuple[LoraName, ...]:
-        """See `Family`."""
         original = self.original_name(stem)
         if found := QUERY_KEY_VALUE.fullmatch(original):
             place = "qkv".index(found[2])
@@ -209,28 +205,3 @@ def context_tokens(configs: Configs) -> int:
     """Return the number of context tokens in the program for short prompts: `SHORT_TOKENS`, plus the tokens of an image."""
     image = configs.get("image_encoder")
     return SHORT_TOKENS + (0 if image is None else (image["image_size"] // image["patch_size"]) ** 2)
-
-
-def _read_scales(configs: Configs) -> tuple[int, int]:
-    """Return the pixels per latent position along each side, and the pixel frames per latent frame."""
-    return configs["vae"]["spatial_compression_ratio"], configs["vae"]["temporal_compression_ratio"]
-
-
-def _check_channels(configs: Configs) -> None:
-    """Check that the channels of all networks fit together. Raises: ModelError."""
-    transformer, latents = configs["transformer"], configs["vae"]["latent_channels"]
-    if transformer["in_channels"] != 2 * latents + 1 or transformer["out_channels"] != latents:
-        raise channel_mismatch(configs, latents, SUPPORTED)
-    patches = transformer.get("patch_size", 1), transformer.get("patch_size_t", 1)
-    if patches != (1, 1):
-        raise unsupported_checkpoint(
-            f"its transformer has patches of {patches[0]} x {patches[0]} x {patches[1]} latents", [SUPPORTED]
-        )
-    pairs = (("text_encoder", "hidden_size", "text_embed_dim"), ("text_encoder_2", "d_model", "text_embed_2_dim"),
-             ("image_encoder", "hidden_size", "image_embed_dim"))  # fmt: skip
-    for part, width, taken in pairs:
-        if part in configs and configs[part][width] != transformer[taken]:
-            made = configs[part][width]
-            raise unsupported_checkpoint(
-                f"its {part} makes {made} channels and its transformer takes {transformer[taken]}", [SUPPORTED]
-            )

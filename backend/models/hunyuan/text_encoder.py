@@ -1,9 +1,6 @@
-"""The text encoder: the checkpoint's tokenizer and the text part of its Qwen2.5-VL, with diffusers' chat template.
-
-Text is padded at the end to one of a few compiled lengths. The encoder is causal, so padding does not change the embeddings of
-the tokens before it. The transformer reads the output two layers before the last layer, so later layers are neither built nor
-loaded.
-"""
+"""The text encoder: the checkpoint's tokenizer and the text part of its Qwen2.5-VL, with diffusers' chat template. Text is padded
+at the end to one of a few compiled lengths. The encoder is causal, so padding does not change the embeddings of the tokens before
+it. The transformer reads the output two layers before the last layer, so later layers are neither built nor loaded."""
 
 import dataclasses
 import inspect
@@ -14,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers import HunyuanVideo15Pipeline
-from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import format_text_input
-from transformers import PreTrainedTokenizerBase, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
+from diffusers.pipelines.hunyuan_video1_5.pipeline_hunyuan_video1_5 import extract_glyph_texts, format_text_input
+from transformers import PreTrainedTokenizerBase, Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel, T5Config, T5EncoderModel
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRotaryEmbedding
 
 from backend.checkpoints.json_files import Config
-from backend.models.common.modules import network_settings
+from backend.models.common.modules import Encoder, network_settings
 from backend.models.common.text import TextEncoder as TextEncoderBase
-from backend.models.common.text import note_cut_prompts, pad_ids
-from backend.models.hunyuan.spec import TEXT_TOKENS
+from backend.models.common.text import embed_masked, note_cut_prompts, pad_ids
+from backend.models.hunyuan.spec import QUOTED_TOKENS, TEXT_TOKENS
 from backend.runtime.torch_modules import call_module
 
 _DIFFUSERS_DEFAULTS = inspect.signature(HunyuanVideo15Pipeline._get_mllm_prompt_embeds).parameters
@@ -40,8 +37,7 @@ class TextTokens:
     Attributes:
         ids: [B, L] int32, padded at the end. The first `CHAT_TOKENS` belong to the chat template.
         counts: [B] int32, the number of tokens of each prompt, without the chat template.
-        notes: a sentence for each prompt that was cut.
-    """
+        notes: a sentence for each prompt that was cut."""
 
     ids: np.ndarray | jax.ShapeDtypeStruct
     counts: np.ndarray | jax.ShapeDtypeStruct
@@ -63,7 +59,6 @@ class TextEncoder(TextEncoderBase):
         self._tokenizer, self._lengths = tokenizer, lengths
 
     def tokenize(self, prompts: list[str]) -> TextTokens:
-        """Tokenize the prompts and pad them to the smallest compiled length. If there is no tokenizer, return only the shapes."""
         if self._tokenizer is None:
             shape = jax.ShapeDtypeStruct((len(prompts), MOST_TOKENS), jnp.int32)
             return TextTokens(ids=shape, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))
@@ -78,17 +73,49 @@ class TextEncoder(TextEncoderBase):
         return TextTokens(ids=ids, counts=(lengths - CHAT_TOKENS).astype(np.int32), notes=notes)
 
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array) -> jax.Array:
-        """Embed `TextTokens` as [B, L, D]. This method is pure, so that jax can compile it."""
         buffers = {name: jnp.asarray(self._rotation) for name, _ in self._model.named_buffers()}
         mask = jnp.where(jnp.tril(jnp.ones((ids.shape[1],) * 2, bool)), 0.0, jnp.finfo(jnp.float32).min)
         return call_module(self._model, {**weights, **buffers}, _last_state, ids, mask[None, None])
 
 
-def installed_name(name: str) -> str:
-    """Convert a tensor's name in a checkpoint to the name in the installed transformers library.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuotedTokens:
+    """The tokens of the quoted text in prompts. `ids` [B, `QUOTED_TOKENS`] int32 are padded at the end. `counts` [B] int32 are
+    the numbers of tokens without padding, 0 for prompts without quoted text."""
 
-    In checkpoints of the whole vision-language model, tensor names have a prefix, which is removed.
-    """
+    ids: np.ndarray | jax.ShapeDtypeStruct
+    counts: np.ndarray | jax.ShapeDtypeStruct
+
+
+class QuotedTextEncoder(Encoder):
+    """The checkpoint's ByT5, which encodes quoted text letter by letter, so that the video can show the text."""
+
+    def __init__(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        with torch.device("meta"):
+            self._model = T5EncoderModel(T5Config(**network_settings(config))).eval()
+        self._tokenizer = tokenizer
+
+    def tokenize(self, prompts: list[str]) -> QuotedTokens:
+        """Return at most `QUOTED_TOKENS` tokens of the quoted text in each prompt. Without a tokenizer, return only shapes."""
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            ids = jax.ShapeDtypeStruct((len(prompts), QUOTED_TOKENS), jnp.int32)
+            return QuotedTokens(ids=ids, counts=jax.ShapeDtypeStruct((len(prompts),), jnp.int32))
+        tokens = [
+            [] if quoted is None else tokenizer(quoted, truncation=True, max_length=QUOTED_TOKENS)["input_ids"]
+            for quoted in map(extract_glyph_texts, prompts)
+        ]
+        ids = pad_ids(tokens, QUOTED_TOKENS, tokenizer.pad_token_id)
+        return QuotedTokens(ids=ids, counts=np.array([len(row) for row in tokens], np.int32))
+
+    def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, counts: jax.Array) -> jax.Array:
+        """Embed `QuotedTokens` as [B, `QUOTED_TOKENS`, D], zero for padding. This method is pure, so that jax can compile it."""
+        mask = (jnp.arange(ids.shape[1]) < counts[:, None]).astype(jnp.float32)
+        return embed_masked(self._model, weights, ids, mask)
+
+
+def installed_name(name: str) -> str:
+    """Convert a tensor's name in a checkpoint to the name in the installed transformers library."""
     return name.removeprefix("model.").removeprefix("language_model.")
 
 

@@ -1,11 +1,8 @@
-"""The HunyuanVideo 1.5 transformer: diffusers' modules with this project's attention.
-
-One scan runs the stacked layers. The guidance branches are computed together, as a batch.
-
-The context tokens are, in this order, the tokens of the image, of the quoted text and of the prompt. Only the prompt's tokens
-depend on the step, because the token refiner reads the timestep. The other context tokens are computed once. All padding is moved
-to the end. The number of tokens before the padding is an input of the step, so that one program serves all prompts.
-"""
+"""The HunyuanVideo 1.5 transformer: diffusers' modules with this project's attention. One scan runs the stacked layers. The
+guidance branches are computed together, as a batch. The context tokens are, in this order, the tokens of the image, of the quoted
+text and of the prompt. Only the prompt's tokens depend on the step, because the token refiner reads the timestep. The other
+context tokens are computed once. All padding is moved to the end. The number of tokens before the padding is an input of the
+step, so that one program serves all prompts."""
 
 import dataclasses
 import functools
@@ -23,10 +20,10 @@ from jax.sharding import PartitionSpec as P
 from backend.checkpoints.json_files import Config
 from backend.models.common.flat_attention import Positions
 from backend.models.common.step_cache import StepCache, describe_cache
+from backend.models.common.token_norm import can_use_pass, normalise_in_one_pass
 from backend.models.common.token_order import order_by_tiles
 from backend.models.common.transformer import ClipTransformer, RunLayer
 from backend.models.hunyuan.attention import JointAttention, TextAttention
-from backend.models.hunyuan.block import run_block
 from backend.models.hunyuan.sparse_tiles import plan_tiles
 from backend.runtime.mesh import TOKENS, Layout, partition
 from backend.runtime.torch_modules import call_module
@@ -48,8 +45,7 @@ class Tokens:
         prompt: [B, T, D'], the text encoder's embeddings.
         prompt_counts: [B], numbers of tokens in `prompt` without padding.
         order: [B, L], indices into the joined tokens of image, quoted text and prompt. Indices of padding are at the end.
-        counts: [B], numbers of context tokens without padding.
-    """
+        counts: [B], numbers of context tokens without padding."""
 
     prompt: jax.Array
     prompt_counts: jax.Array
@@ -64,8 +60,7 @@ class Context:
 
     Attributes:
         still: [B, N, D], the tokens of the image and of the quoted text.
-        first_frame: [1, C, 1, H, W], the latents of the image, or None.
-    """
+        first_frame: [1, C, 1, H, W], the latents of the image, or None."""
 
     tokens: Tokens
     still: jax.Array
@@ -74,11 +69,8 @@ class Context:
 
 
 def layer_matrix_bytes(config: Config, itemsize: int) -> dict[str, int]:
-    """Return the bytes of a layer's matrices by name.
-
-    If every chip has a copy of a matrix, no step has to gather the matrix. The matrices whose copies save the most time come
-    first.
-    """
+    """Return the bytes of a layer's matrices by name. If every chip has a copy of a matrix, no step has to gather the matrix. The
+    matrices whose copies save the most time come first."""
     width = config["num_attention_heads"] * config["attention_head_dim"]
     square, wide = width * width * itemsize, round(config.get("mlp_ratio", 4.0) * width) * width * itemsize
     video = {f"attn.{part}.weight": square for part in ("to_q", "to_k", "to_v", "to_out.0")}
@@ -115,17 +107,11 @@ class Denoiser(ClipTransformer):
 
     def reserved_tokens(self, num_beside: int) -> int:
         """Return the number of padding tokens after the video tokens, into which the attention can write the context tokens.
-
         `num_beside` is the number of context tokens. On a TPU the padding has space for all context tokens, because this avoids
-        copies in the attention. Elsewhere the result is 0, because the padding costs more than the copies.
-        """
+        copies in the attention. Elsewhere the result is 0, because the padding costs more than the copies."""
         return num_beside if self._layout.platform == "tpu" else 0
 
     def plan_tiles(self, latent_shape: tuple[int, ...]) -> TileSelection | None:
-        """Return the rule by which sparse attention selects tiles. Return None for dense attention.
-
-        `latent_shape` is B C F H W.
-        """
         return plan_tiles(self._config, latent_shape[2:])
 
     def padded_tokens(self, latent_shape: tuple[int, ...], room: int = 0) -> int:
@@ -137,11 +123,9 @@ class Denoiser(ClipTransformer):
         return num_places + -num_places % math.lcm(self._layout.token_multiple, self._layout.size("sp") * tiles.size)
 
     def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
-        """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work.
-
-        `room` is the result of `reserved_tokens`. Sparse attention changes the order of the tokens. The rotary embedding is zero
-        for padding tokens, so that their queries and keys are zero.
-        """
+        """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work. `room` is the result of
+        `reserved_tokens`. Sparse attention changes the order of the tokens. The rotary embedding is zero for padding tokens, so
+        that their queries and keys are zero."""
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
         num_tokens, order = self.num_tokens(latent_shape), None
@@ -161,27 +145,28 @@ class Denoiser(ClipTransformer):
 
     def embed_still(self, weights: StackedWeights, quoted: jax.Array, picture: jax.Array | None) -> jax.Array:
         """Compute the context tokens that are the same in all steps, [B, N, D]: tokens of the image, then of the quoted text.
-
-        `picture` [1, I, D''] is the image encoder's output. `quoted` [B, Q, D'] is the output of the encoder of quoted text.
-        """
-        tokens = self._embed(weights, "context_embedder_2", quoted, QUOTED)
+        `picture` [1, I, D''] is the image encoder's output. `quoted` [B, Q, D'] is the output of the encoder of quoted text."""
+        dtype, kinds = weights.outer["proj_out.weight"].dtype, weights.outer["cond_type_embed.weight"]
+        tokens = self._call_outer("context_embedder_2", weights, quoted.astype(dtype)) + kinds[QUOTED]
         if picture is not None:
-            seen = self._embed(weights, "image_embedder", picture, PICTURE)
+            seen = self._call_outer("image_embedder", weights, picture.astype(dtype)) + kinds[PICTURE]
             tokens = jnp.concatenate([jnp.broadcast_to(seen, (len(tokens), *seen.shape[1:])), tokens], axis=1)
         return tokens
 
-    def _embed(self, weights: StackedWeights, name: str, value: jax.Array, kind: int) -> jax.Array:
-        embedded = self._call_outer(name, weights, value.astype(weights.outer["proj_out.weight"].dtype))
-        return embedded + weights.outer["cond_type_embed.weight"][kind]
-
     def _layer_runner(self, time: jax.Array, context: Context) -> RunLayer:
-        return lambda tokens, block: self._run_layer((tokens[0], tokens[1]), block, time, context)
+        run = functools.partial(run_block, layout=self._layout)
+
+        def run_layer(tokens: tuple[jax.Array, ...], block: Mapping[str, jax.Array]) -> tuple[jax.Array, ...]:
+            arguments = (*tokens, time, context.tokens.counts, context.positions)
+            hidden, beside = call_module(self._block, self._gather_layer(block), run, *arguments)
+            return self._layout.constrain(hidden, TOKENS), self._layout.constrain(beside, partition("branches"))
+
+        return run_layer
 
     def _layers(self, weights: StackedWeights, context: Context) -> dict[str, jax.Array]:
         return weights.stacks[BLOCKS]
 
     def describe_cache(self, context: Context) -> StepCache:
-        """Return the shapes and shardings of a step cache for this context."""
         branches, _, width = context.still.shape
         return describe_cache(self._layout, (branches, context.positions.cosine.shape[0], width), context.still.dtype)
 
@@ -190,28 +175,33 @@ class Denoiser(ClipTransformer):
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         """Return the video tokens [B, S, D] with the context tokens [B, L, D], and the time embedding [1, D]."""
         dtype = weights.outer["proj_out.weight"].dtype
-        time = self._embed_time(weights, timestep, next_timestep).astype(dtype)
+        timesteps = (timestep[None], next_timestep[None])[: 2 if self._model.config.use_meanflow else 1]
+        time = self._layout.constrain(self._call_outer("time_embed", weights, *timesteps), P()).astype(dtype)
         hidden = self._embed_latents(weights, latents.astype(dtype), context)
-        return (hidden, self._context_tokens(weights, timestep, context)), time
-
-    def _embed_time(self, weights: StackedWeights, timestep: jax.Array, next_timestep: jax.Array) -> jax.Array:
-        """Embed the timestep as [1, D] float32."""
-        timesteps = [timestep[None], next_timestep[None]][: 2 if self._model.config.use_meanflow else 1]
-        return self._layout.constrain(self._call_outer("time_embed", weights, *timesteps), P())
+        tokens = context.tokens
+        prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
+        refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
+        refined = refined + weights.outer["cond_type_embed.weight"][PROMPT]
+        together = jnp.concatenate([context.still, refined], axis=1)
+        beside = jnp.take_along_axis(together, tokens.order[:, :, None], axis=1)
+        is_token = jnp.arange(beside.shape[1]) < tokens.counts[:, None]
+        beside = jnp.where(is_token[:, :, None], beside, 0)
+        return (hidden, self._layout.constrain(beside, partition("branches"))), time
 
     def _embed_latents(self, weights: StackedWeights, latents: jax.Array, context: Context) -> jax.Array:
-        """Embed the latents as padded tokens [B, S, D].
-
-        The transformer's other input channels are the image's latents and a mask of the first frame. They are zero after the
-        first frame, and zero without an image. Unless sparse attention reorders the tokens, products with these zeros are left
-        out.
-        """
+        """Embed the latents as padded tokens [B, S, D]. The transformer's other input channels are the image's latents and a mask
+        of the first frame. They are zero after the first frame, and zero without an image. Unless sparse attention reorders the
+        tokens, products with these zeros are left out."""
         channels, order = latents.shape[1], context.positions.order
         kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
-        if order is None:
-            inputs = _flatten_latents(latents)
-        else:  # reorder the inputs instead of the tokens, because inputs have fewer channels
-            inputs = jnp.take(_join_inputs(latents, context.first_frame), order.tokens, axis=1)
+        inputs = _flatten_latents(latents)
+        if order is not None:  # reorder the inputs instead of the tokens, because inputs have fewer channels
+            if context.first_frame is not None:
+                given = _flatten_latents(context.first_frame.astype(latents.dtype))
+                given = jnp.pad(given, ((0, 0), (0, 0), (0, 1)), constant_values=1)
+                given = jnp.pad(given, ((0, 0), (0, inputs.shape[1] - given.shape[1]), (0, 0)))
+                inputs = jnp.concatenate([inputs, given], axis=2)
+            inputs = jnp.take(inputs, order.tokens, axis=1)
         tokens = inputs @ kernel[:, : inputs.shape[2]].T + weights.outer["x_embedder.proj.bias"]
         if context.first_frame is not None and order is None:
             given = _flatten_latents(context.first_frame.astype(latents.dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
@@ -221,28 +211,7 @@ class Denoiser(ClipTransformer):
         tokens = jnp.broadcast_to(tokens, (len(context.still), *tokens.shape[1:]))
         return self._layout.constrain(tokens, TOKENS)
 
-    def _context_tokens(self, weights: StackedWeights, timestep: jax.Array, context: Context) -> jax.Array:
-        """Return all context tokens [B, L, D]. Padding tokens are at the end, and are zero."""
-        tokens = context.tokens
-        prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
-        refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
-        refined = refined + weights.outer["cond_type_embed.weight"][PROMPT]
-        together = jnp.concatenate([context.still, refined], axis=1)
-        ordered = jnp.take_along_axis(together, tokens.order[:, :, None], axis=1)
-        counts = jnp.arange(ordered.shape[1]) < tokens.counts[:, None]
-        return self._layout.constrain(jnp.where(counts[:, :, None], ordered, 0), partition("branches"))
-
-    def _run_layer(
-        self, carry: tuple[jax.Array, jax.Array], block: Mapping[str, jax.Array], time: jax.Array, context: Context
-    ) -> tuple[jax.Array, jax.Array]:
-        """Run one block on the video tokens [B, S, D] and the context tokens [B, L, D]."""
-        arguments = (*carry, time, context.tokens.counts, context.positions)
-        run = functools.partial(run_block, layout=self._layout)
-        hidden, beside = call_module(self._block, self._gather_layer(block), run, *arguments)
-        return self._layout.constrain(hidden, TOKENS), self._layout.constrain(beside, partition("branches"))
-
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
-        """Compute the velocity [B, C, F, H, W] from the last layer's video tokens."""
         normal = self._call_outer("norm_out", weights, hidden, time)
         velocity = normal @ weights.outer["proj_out.weight"].T + weights.outer["proj_out.bias"]
         velocity = velocity[:, : positions.num_tokens].astype(jnp.float32)
@@ -267,16 +236,6 @@ def _flatten_latents(latents: jax.Array) -> jax.Array:
     return jnp.moveaxis(latents.reshape(*latents.shape[:2], -1), 1, 2)
 
 
-def _join_inputs(latents: jax.Array, first_frame: jax.Array | None) -> jax.Array:
-    """Return the input channels of each token, [1, F * H * W, 2 * C + 1]. Without an image, return only the C latent channels."""
-    flat = _flatten_latents(latents)
-    if first_frame is None:
-        return flat
-    given = _flatten_latents(first_frame.astype(latents.dtype))
-    given = jnp.pad(given, ((0, 0), (0, 0), (0, 1)), constant_values=1)
-    return jnp.concatenate([flat, jnp.pad(given, ((0, 0), (0, flat.shape[1] - given.shape[1]), (0, 0)))], axis=2)
-
-
 def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Compute the prompt's tokens [B, T, D] as `HunyuanVideo15TokenRefiner.forward` does. `counts` [B] excludes padding."""
     is_token = (torch.arange(text.shape[1], device=counts.device) < counts[:, None])[:, :, None]
@@ -286,3 +245,42 @@ def _refine(refiner: torch.nn.Module, text: torch.Tensor, timestep: torch.Tensor
     for block in refiner.token_refiner.refiner_blocks:
         hidden = block(hidden, time, counts)
     return hidden
+
+
+def run_block(
+    block,
+    hidden: torch.Tensor,
+    beside: torch.Tensor,
+    time: torch.Tensor,
+    counts: torch.Tensor,
+    positions: Positions,
+    *,
+    layout: Layout,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the block on the video tokens `hidden` [B, S, D] and the context tokens `beside` [B, L, D]. Return both. On TPUs each
+    norm of the video tokens is one Pallas pass, which reads the tokens once. The context tokens are too few to need it. `time`
+    [1, D] is the embedding of the timestep. `counts` [B] are the numbers of context tokens without padding."""
+    # Shift, scale and gate of the attention, then of the feed-forward, each [1, 1, D].
+    ours, theirs = (
+        [part.unsqueeze(1) for part in norm.linear(norm.silu(time)).chunk(6, dim=1)]
+        for norm in (block.norm1, block.norm1_context)
+    )
+    normed = _normalise(layout, block.norm1.norm, hidden, *ours[:2])
+    normed_beside = _modulate(block.norm1_context.norm(beside), *theirs[:2])
+    attended, attended_beside = block.attn(normed, normed_beside, attention_mask=counts, image_rotary_emb=positions)
+    hidden, beside = hidden + attended * ours[2], beside + attended_beside * theirs[2]
+    fed = block.ff(_normalise(layout, block.norm2, hidden, *ours[3:5]))
+    fed_beside = block.ff_context(_modulate(block.norm2_context(beside), *theirs[3:5]))
+    return hidden + ours[5] * fed, beside + theirs[5] * fed_beside
+
+
+def _normalise(
+    layout: Layout, norm: torch.nn.LayerNorm, hidden: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    if can_use_pass(layout, hidden, scale):
+        return normalise_in_one_pass(layout, norm, hidden, scale, shift)
+    return _modulate(norm(hidden), shift, scale)
+
+
+def _modulate(normal: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return normal * (1 + scale) + shift

@@ -1,11 +1,6 @@
-"""HunyuanVideo-1.5's video autoencoder. It processes one latent frame at a time, with caches as explicit state.
-
-On TPUs in bfloat16, `backend.models.hunyuan.vae_tpu` computes the layers.
-
-One program serves the first latent frame, and another program serves all later latent frames. The attention in the middle block
-sees all earlier frames, so its keys and values are cached in arrays for the whole clip. The call for the first latent frame takes
-arrays of zeros, whose shapes `describe_keys` returns. Each later call takes the caches that the previous call returned.
-"""
+"""HunyuanVideo-1.5's video autoencoder. It processes one latent frame at a time, with caches as explicit state. On TPUs in
+bfloat16, `backend.models.hunyuan.vae_tpu` computes the layers. The attention in the middle block sees all earlier frames, so its
+keys and values are cached in arrays for the whole clip."""
 
 from collections.abc import Mapping, Sequence
 
@@ -37,25 +32,22 @@ class VideoAutoencoder(StreamedAutoencoder):
         self._scaling_factor: float = self._vae.config.scaling_factor
 
     def describe_keys(self, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, dict[str, jax.Array]]:
-        """Return the shapes and shardings of the cached keys and values of the "encoder" and the "decoder".
-
-        `latent_shape` is the shape of the clip's latents, [1, C, F, H, W]. The call for the clip's first latent frame takes
-        zeros of these shapes.
-        """
-        return {way: self._describe_keys(way, latent_shape, dtype) for way in ("encoder", "decoder")}
-
-    def _describe_keys(self, way: str, latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, jax.Array]:
-        block = getattr(self._vae, way).mid_block
-        widths = {
-            f"{way}.mid_block.attentions.{place}.{kind}": layer.in_channels
-            for place, layer in enumerate(block.attentions)
-            for kind in KEYS_AND_VALUES
-        }
-        seen = {FRAMES_SEEN: with_sharding(jax.ShapeDtypeStruct((), jnp.int32), self._layout.replicated)}
-        if self._uses_strips(dtype):
-            return vae_tpu.describe_keys(self._layout, widths, latent_shape, dtype) | seen
-        shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in widths.items()}
-        return self._layout.describe_spread(shapes) | seen
+        """Return the shapes and shardings of the cached keys and values of the "encoder" and the "decoder"."""
+        described = {}
+        for way in ("encoder", "decoder"):
+            widths = {
+                f"{way}.mid_block.attentions.{place}.{kind}": layer.in_channels
+                for place, layer in enumerate(getattr(self._vae, way).mid_block.attentions)
+                for kind in KEYS_AND_VALUES
+            }
+            if self._uses_strips(dtype):
+                kept = vae_tpu.describe_keys(self._layout, widths, latent_shape, dtype)
+            else:
+                shapes = {name: jax.ShapeDtypeStruct((1, width, *latent_shape[2:]), dtype) for name, width in widths.items()}
+                kept = self._layout.describe_spread(shapes)
+            seen = with_sharding(jax.ShapeDtypeStruct((), jnp.int32), self._layout.replicated)
+            described[way] = kept | {FRAMES_SEEN: seen}
+        return described
 
     def encode_image(self, weights: Weights, image: jax.Array) -> jax.Array:
         """Encode an image [1, 3, 1, height, width] to latents [1, C, 1, H, W], the mode of the posterior."""

@@ -1,12 +1,8 @@
-"""HunyuanVideo-1.5's video autoencoder for one latent frame: diffusers' layers with explicit caches.
-
-Diffusers runs a whole clip at once. There, a convolution sees two earlier frames, and the first frame is repeated before the
-clip. The attention in the middle block sees every pixel of its own frame and of all earlier frames. Layers that change the number
-of frames treat the first frame separately.
-
-Therefore the cache of a convolution has the two latest frames of its input. The cache of the attention has all earlier keys and
-values, in arrays for the whole clip.
-"""
+"""HunyuanVideo-1.5's video autoencoder for one latent frame: diffusers' layers with explicit caches. Diffusers runs a whole clip
+at once. There, a convolution sees two earlier frames, and the first frame is repeated before the clip. The attention in the
+middle block sees every pixel of its own frame and of all earlier frames. Layers that change the number of frames treat the first
+frame separately. Therefore the cache of a convolution has the two latest frames of its input. The cache of the attention has all
+earlier keys and values, in arrays for the whole clip."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,11 +23,9 @@ Caches = dict[str, torch.Tensor]
 
 
 class FrameRunner:
-    """Runs the encoder or the decoder for one latent frame.
-
-    `before` are the caches from the previous latent frame, by name of the layer. For the first latent frame, `before` has only
-    `FRAMES_SEEN` with the value 0, and arrays of zeros for keys and values. `after` are the new caches.
-    """
+    """Runs the encoder or the decoder for one latent frame. `before` are the caches from the previous latent frame, by name of
+    the layer. For the first latent frame, `before` has only `FRAMES_SEEN` with the value 0, and arrays of zeros for keys and
+    values. `after` are the new caches."""
 
     def __init__(self, before: Mapping[str, torch.Tensor]) -> None:
         self._before = before
@@ -98,10 +92,8 @@ class FrameRunner:
         return layer.proj_out(attended) + entered
 
     def _upsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Double height and width. Some layers also double the number of frames.
-
-        These layers do not double the clip's first frame. They drop the second half of its channels instead.
-        """
+        """Double height and width. Some layers also double the number of frames. These layers do not double the clip's first
+        frame. They drop the second half of its channels instead."""
         hidden, repeats = self._convolve(name + ".conv", layer.conv, entered), layer.repeats
         times = 2 if layer.add_temporal_upsample and not self._is_first else 1
         spread = layer._dcae_upsample_rearrange(hidden, r1=times)
@@ -110,10 +102,8 @@ class FrameRunner:
         return spread + layer._dcae_upsample_rearrange(entered.repeat_interleave(repeats, dim=1), r1=times)
 
     def _downsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Halve height and width. Some layers also halve the number of frames.
-
-        These layers join pairs of frames. The clip's first frame is joined with a copy of itself.
-        """
+        """Halve height and width. Some layers also halve the number of frames. These layers join pairs of frames. The clip's
+        first frame is joined with a copy of itself."""
         times = 2 if layer.add_temporal_downsample and not self._is_first else 1
         packed = layer._dcae_downsample_rearrange(self._convolve(name + ".conv", layer.conv, entered), r1=times)
         if layer.add_temporal_downsample and self._is_first:
@@ -124,11 +114,8 @@ class FrameRunner:
 def _attend_causally(
     query: jax.Array, key: jax.Array, value: jax.Array, keys: jax.Array, values: jax.Array, seen: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the attention of one frame, [1, C, 1, H, W], and the new cached keys and values.
-
-    The caches `keys` and `values` [1, C, capacity, H, W] are filled for `seen` earlier frames. The frame's own `key` and `value`
-    are written at index `seen`.
-    """
+    """Return the attention of one frame, [1, C, 1, H, W], and the new cached keys and values. The caches `keys` and `values` [1,
+    C, capacity, H, W] are filled for `seen` earlier frames. The frame's own `key` and `value` are written at index `seen`."""
     keys, values = (jax.lax.dynamic_update_slice_in_dim(kept, own, seen, axis=2) for kept, own in ((keys, key), (values, value)))
     scores = jnp.einsum("bcfhw,bcgyx->bfhwgyx", query, keys, preferred_element_type=jnp.float32) * query.shape[1] ** -0.5
     is_seen = (jnp.arange(keys.shape[2]) <= seen)[:, None, None]

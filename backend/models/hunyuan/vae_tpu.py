@@ -1,10 +1,6 @@
-"""HunyuanVideo-1.5's video autoencoder for TPUs, built on `kernels.causal_conv` with a strip of columns on every chip.
+"""HunyuanVideo-1.5's video autoencoder for TPUs, built on `kernels.causal_conv` with a strip of columns on every chip. The
+results are equal to `backend.models.hunyuan.vae` in bfloat16, except that norms read float32 here."""
 
-The results are equal to `backend.models.hunyuan.vae` in bfloat16, except that norms read float32 here. The layers are in
-`backend.models.hunyuan.vae_tpu_layers`.
-"""
-
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,28 +20,23 @@ from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def arrange(vae: AutoencoderKLHunyuanVideo15, weights: Weights) -> dict[str, jax.Array]:
-    """Rearrange the checkpoint's tensors for the kernel, once per model."""
     arranged = {}
     for name, module in vae.named_modules():
         if isinstance(module, HunyuanVideo15RMS_norm):
             arranged[f"{name}.gamma"] = padded_vector(weights[f"{name}.gamma"])
         elif isinstance(module, torch.nn.Conv3d):
             weight = weights[f"{name}.weight"]
-            arranged[f"{name}.weight"] = arrange_weight(weight) if weight.shape[3] == 3 else _to_matrix(weight[..., 0, 0, 0])
+            if weight.shape[3] == 3:
+                arranged[f"{name}.weight"] = arrange_weight(weight)
+            else:  # transpose [N, C], and pad both to numbers of channels that the kernel supports
+                matrix = weight[..., 0, 0, 0]
+                arranged[f"{name}.weight"] = jnp.pad(matrix, [(0, padded_channels(size) - size) for size in matrix.shape]).T
             arranged[f"{name}.bias"] = padded_vector(weights[f"{name}.bias"])
     return arranged
 
 
-def _to_matrix(weight: jax.Array) -> jax.Array:
-    """Transpose a matrix [N, C] to [C', N']. C' and N' are C and N, padded to numbers of channels that the kernel supports."""
-    return jnp.pad(weight, [(0, padded_channels(size) - size) for size in weight.shape]).T
-
-
 def describe_keys(layout: Layout, widths: Mapping[str, int], latent_shape: Sequence[int], dtype: jnp.dtype) -> dict[str, Any]:
-    """Return the shapes and shardings of cached keys and values, [F, W, H, C'], for latents of shape [1, C, F, H, W].
-
-    `widths` are the numbers of channels without padding, by the name of the cache.
-    """
+    """Return the shapes and shardings of cached keys and values, [F, W, H, C'], for latents of shape [1, C, F, H, W]."""
     _, _, frames, height, width = latent_shape
     strips = Strips.choose(layout, height, width, pads=True)
     rows = width if strips.is_transposed else height
@@ -67,13 +58,9 @@ def decode(
     interpret: bool = False,
 ) -> tuple[jax.Array, Caches]:
     """Decode unscaled latents [1, C, 1, H, W] to pixels [1, 3, 1 or 4, height, width] in [-1, 1]. Also return the new caches.
-
     `weights` is the result of `arrange`. `before` are the caches that the previous call returned. For the video's first frame,
-    pass zeros of the shapes that `describe_keys` returns, and 0 at `FRAMES_SEEN`.
-    """
-    height, width = latents.shape[3:]
-    plan = _Plan(vae=vae, layout=layout, size=(height, width), interpret=interpret)
-    pixels, after = plan.run(LayerRunner.decode, weights, latents, before)
+    pass zeros of the shapes that `describe_keys` returns, and 0 at `FRAMES_SEEN`."""
+    pixels, after = _run(LayerRunner.decode, latents.shape[3:], vae, weights, latents, before, layout, interpret)
     return pixels.clip(-1.0, 1.0), after
 
 
@@ -82,42 +69,37 @@ def encode(
 ) -> tuple[jax.Array, Caches]:
     """Encode pixels [1, 3, 1 or 4, height, width] to the posterior's moments [1, 2 C, 1, H, W]. Also return the new caches."""
     size = tuple(side // vae.config.spatial_compression_ratio for side in pixels.shape[3:])
-    plan = _Plan(vae=vae, layout=layout, size=size, interpret=interpret)
-    return plan.run(LayerRunner.encode, weights, pixels, before)
+    return _run(LayerRunner.encode, size, vae, weights, pixels, before, layout, interpret)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """A run of the encoder or decoder on one latent frame. `size` is the height and width of the latents."""
+def _run(
+    way: Callable,
+    size: Sequence[int],
+    vae: AutoencoderKLHunyuanVideo15,
+    weights: Weights,
+    array: jax.Array,
+    before: Caches,
+    layout: Layout,
+    interpret: bool,
+) -> tuple[jax.Array, Caches]:
+    """Run `way` (`LayerRunner.encode` or `LayerRunner.decode`) on every chip's strip of `array` [1, C, F, height, width]. `size`
+    is the height and width of the latents. Returns the joined result with the same axes, and the new caches."""
+    latent_height, latent_width = size
+    strips = Strips.choose(layout, latent_height, latent_width, pads=True)
+    columns, rows = array.shape[3:] if strips.is_transposed else array.shape[:2:-1]
+    own = dict(weights)
+    if strips.is_transposed:  # swap rows and columns of the convolution kernels
+        own = {name: swap_rows_and_columns(one, frames=3) if one.ndim == 3 else one for name, one in weights.items()}
+    norms = ((name, module) for name, module in vae.named_modules() if isinstance(module, HunyuanVideo15RMS_norm))
+    widths = {name: module.gamma.numel() for name, module in norms}
+    seen = before[FRAMES_SEEN]
+    kept = {name: cache for name, cache in before.items() if name != FRAMES_SEEN}
 
-    vae: AutoencoderKLHunyuanVideo15
-    layout: Layout
-    size: tuple[int, int]
-    interpret: bool
+    def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
+        chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=interpret)
+        runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_for(columns), seen)
+        result, channels = way(runner, vae, frames)
+        return strips.from_strip(result[:, :, : runner.rows], channels), runner.after
 
-    def run(self, way: Callable, weights: Weights, array: jax.Array, before: Caches) -> tuple[jax.Array, Caches]:
-        """Run `way` (`LayerRunner.encode` or `LayerRunner.decode`) on every chip's strip of `array` [1, C, F, height, width].
-
-        Returns: the joined result with the same axes, and the new caches.
-        """
-        strips = Strips.choose(self.layout, *self.size, pads=True)
-        columns, rows = array.shape[3:] if strips.is_transposed else array.shape[:2:-1]
-        own = {name: _transpose_weight(value) if strips.is_transposed else value for name, value in weights.items()}
-        norms = ((name, module) for name, module in self.vae.named_modules() if isinstance(module, HunyuanVideo15RMS_norm))
-        widths = {name: module.gamma.numel() for name, module in norms}
-        seen = before[FRAMES_SEEN]
-        kept = {name: cache for name, cache in before.items() if name != FRAMES_SEEN}
-
-        def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
-            chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=self.interpret)
-            runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_for(columns), seen)
-            result, channels = way(runner, self.vae, frames)
-            return strips.from_strip(result[:, :, : runner.rows], channels), runner.after
-
-        result, after = strips.run_on_chips(one_chip, own, strips.to_strips(array, padded_rows(rows)), kept, seen)
-        return result[None], after | {FRAMES_SEEN: seen + 1}
-
-
-def _transpose_weight(weight: jax.Array) -> jax.Array:
-    """Swap rows and columns of a convolution kernel, for a weight from `arrange_weight`. Return other weights unchanged."""
-    return swap_rows_and_columns(weight, frames=3) if weight.ndim == 3 else weight
+    result, after = strips.run_on_chips(one_chip, own, strips.to_strips(array, padded_rows(rows)), kept, seen)
+    return result[None], after | {FRAMES_SEEN: seen + 1}

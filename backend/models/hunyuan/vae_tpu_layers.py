@@ -1,7 +1,5 @@
 """The layers of HunyuanVideo-1.5's video autoencoder on one TPU chip, see `backend.models.common.strip_layers`.
-
-`backend.models.hunyuan.vae_tpu` arranges the weights.
-"""
+`backend.models.hunyuan.vae_tpu` arranges the weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -22,10 +20,6 @@ from kernels.causal_conv_tiling import padded_channels, padded_rows
 
 
 def _list_steps(name: str, block: object, lists: Sequence[str]) -> list[Step]:
-    """Return the modules of a block in the order in which they run.
-
-    `lists` are the names of the block's lists of modules, in this order.
-    """
     return [
         Step(name=f"{name}.{kind}.{place}", module=module)
         for kind in lists
@@ -34,7 +28,6 @@ def _list_steps(name: str, block: object, lists: Sequence[str]) -> list[Step]:
 
 
 def _middle_steps(name: str, block: object) -> list[Step]:
-    """Return the modules of the middle block in the order in which they run: residual blocks, with attentions between them."""
     residuals, attentions = (_list_steps(name, block, [kind]) for kind in ("resnets", "attentions"))
     pairs = zip(attentions, residuals[1:], strict=True)
     return [residuals[0], *(step for pair in pairs for step in pair if step.module is not None)]
@@ -48,8 +41,7 @@ class LayerRunner(StripRunner):
             values, filled with zeros.
         padding: number of padding columns at the end of the last strip. Convolutions see only the first padding column, which
             repeats the border.
-        seen: number of earlier latent frames, whose keys and values are cached.
-    """
+        seen: number of earlier latent frames, whose keys and values are cached."""
 
     def __init__(
         self,
@@ -101,10 +93,8 @@ class LayerRunner(StripRunner):
         return total if step.module.conv_shortcut is None else self._apply_matrix(f"{step.name}.conv_shortcut", total)
 
     def _upsample(self, name: str, module: HunyuanVideo15Upsample, total: jax.Array) -> jax.Array:
-        """Double height and width. Some layers also double the number of frames.
-
-        These layers do not double the clip's first frame. They drop the second half of its channels instead.
-        """
+        """Double height and width. Some layers also double the number of frames. These layers do not double the clip's first
+        frame. They drop the second half of its channels instead."""
         packed, entered = module.conv.conv.out_channels, module.conv.conv.in_channels
         if module.add_temporal_upsample and self._is_first:
             hidden = self._convolve_sum(f"{name}.conv", total)
@@ -118,9 +108,7 @@ class LayerRunner(StripRunner):
 
     def _unpack(self, packed: jax.Array, channels: int, times: int) -> jax.Array:
         """Move groups of channels into rows, columns and frames. This doubles rows and columns, and multiplies frames by `times`.
-
-        Rows are interleaved by an exact product with zeros and ones, because the matrix unit is faster than copies.
-        """
+        Rows are interleaved by an exact product with zeros and ones, because the matrix unit is faster than copies."""
         frames, columns, rows, _ = packed.shape
         parts = packed[..., :channels].reshape(frames, columns, rows, times, 2, 2, -1)
         parts = parts.swapaxes(4, 5) if self._chip.is_transposed else parts
@@ -131,10 +119,8 @@ class LayerRunner(StripRunner):
         return _fit_padding(ordered.reshape(frames * times, 2 * columns, -1, parts.shape[6]), self._rows)
 
     def _downsample(self, name: str, module: HunyuanVideo15Downsample, total: jax.Array) -> jax.Array:
-        """Halve height and width. Some layers also halve the number of frames.
-
-        These layers join pairs of frames. The clip's first frame is joined with a copy of itself.
-        """
+        """Halve height and width. Some layers also halve the number of frames. These layers join pairs of frames. The clip's
+        first frame is joined with a copy of itself."""
         entered, made = module.conv.conv.in_channels, module.conv.conv.out_channels
         times = 2 if module.add_temporal_downsample and not self._is_first else 1
         hidden = self._convolve_sum(f"{name}.conv", total)
@@ -149,21 +135,15 @@ class LayerRunner(StripRunner):
         return _fit_padding(packed, self._rows) + _fit_padding(mean, self._rows)
 
     def _split_strided(self, frames: jax.Array, times: int) -> list[jax.Array]:
-        """Split `frames` into 4 arrays that have every second row and column.
-
-        If `times` is 2, each array is split again into even and odd frames. The arrays are in the order in
-        which diffusers joins them as channels.
-        """
+        """Split `frames` into 4 arrays that have every second row and column. If `times` is 2, each array is split again into
+        even and odd frames. The arrays are in the order in which diffusers joins them as channels."""
         orders = [(frame, row, column) for frame in range(times) for row in range(2) for column in range(2)]
         if self._chip.is_transposed:
             return [frames[frame::times, row::2, column::2] for frame, row, column in orders]
         return [frames[frame::times, column::2, row::2] for frame, row, column in orders]
 
     def _attend(self, name: str, module: HunyuanVideo15AttnBlock, total: jax.Array) -> jax.Array:
-        """Apply attention with one head. Each pixel of the frame sees all pixels of this frame and of all earlier frames.
-
-        Each chip has the keys of its own strip, and computes the attention of the queries of all chips to these keys.
-        """
+        """Apply attention with one head. Each pixel of the frame sees all pixels of this frame and of all earlier frames."""
         norm = self._norm_weight(f"{name}.norm")
         hidden = rms_norm(total.astype(jnp.float32), *norm).astype(total.dtype)
         query, *own = (self._apply_matrix(f"{name}.{kind}", hidden) for kind in ("to_q", *KEYS_AND_VALUES))
@@ -208,8 +188,15 @@ class LayerRunner(StripRunner):
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """Apply a convolution that sees two earlier frames. Padding repeats the clip's first frame and the border pixels."""
-        frames = self._repeat_border(frames)
-        before = self._exchange_or_repeat(name, frames)
+        if self._padding:  # copy the last column into the first padding column
+            place = frames.shape[1] - self._padding
+            column = jnp.where(self._chip.is_last, frames[:, place - 1], frames[:, place])
+            frames = frames.at[:, place].set(column)
+        if self._is_first:
+            self.after[name] = jnp.repeat(frames, max(KEPT_FRAMES, self._later_frames), axis=0)
+            before = jnp.repeat(frames, KEPT_FRAMES, axis=0)
+        else:
+            before = self._swap_cache(name, frames)
         return causal_conv(
             frames,
             before,
@@ -222,55 +209,29 @@ class LayerRunner(StripRunner):
             interpret=self._chip.interpret,
         )
 
-    def _repeat_border(self, frames: jax.Array) -> jax.Array:
-        """Copy the last column of the frames into the first padding column."""
-        if not self._padding:
-            return frames
-        place = frames.shape[1] - self._padding
-        column = jnp.where(self._chip.is_last, frames[:, place - 1], frames[:, place])
-        return frames.at[:, place].set(column)
-
-    def _exchange_or_repeat(self, name: str, frames: jax.Array) -> jax.Array:
-        """Return the frames before `frames` from the cache, and cache `frames`.
-
-        For the video's first latent frame, the result is copies of this frame.
-        """
-        if not self._is_first:
-            return self._swap_cache(name, frames)
-        self.after[name] = jnp.repeat(frames, max(KEPT_FRAMES, self._later_frames), axis=0)
-        return jnp.repeat(frames, KEPT_FRAMES, axis=0)
-
     def _apply_matrix(self, name: str, frames: jax.Array) -> jax.Array:
-        """Apply a 1 x 1 x 1 convolution."""
         product = jnp.einsum("fwhc,cn->fwhn", frames, self._weights[f"{name}.weight"], preferred_element_type=jnp.float32)
         return self._zero_padding_rows(product + self._weights[f"{name}.bias"]).astype(frames.dtype)
 
 
 def _fit_padding(frames: jax.Array, rows: int) -> jax.Array:
-    """Pad `frames` with zeros to numbers of rows and channels that the kernel supports. Cut off unneeded padding rows.
-
-    `rows` is the number of rows without padding.
-    """
+    """Pad `frames` with zeros to numbers of rows and channels that the kernel supports. Cut off unneeded padding rows."""
     cut = frames[:, :, : padded_rows(rows)]
     missing = (padded_rows(rows) - cut.shape[2], padded_channels(cut.shape[3]) - cut.shape[3])
     return jnp.pad(cut, ((0, 0), (0, 0), (0, missing[0]), (0, missing[1]))) if any(missing) else cut
 
 
 def _repeat_channels(frames: jax.Array, channels: int, times: int) -> jax.Array:
-    """Repeat each of the first `channels` channels `times` times, side by side.
-
-    Uses an exact product with zeros and ones, because moving lanes is slow on a TPU.
-    """
+    """Repeat each of the first `channels` channels `times` times, side by side. Uses an exact product with zeros and ones,
+    because moving lanes is slow on a TPU."""
     source, made = jnp.arange(frames.shape[3])[:, None], jnp.arange(padded_channels(channels * times))
     picked = (made // times == source) & (made < channels * times)
     return jnp.einsum("fwhc,cn->fwhn", frames, picked.astype(frames.dtype), preferred_element_type=frames.dtype)
 
 
 def _grouped_mean(parts: Sequence[jax.Array], channels: int, made: int) -> jax.Array:
-    """Join the first `channels` channels of all arrays in `parts`, and average groups of neighbouring joined channels.
-
-    `made` is the number of groups. The result has one channel for each group, and padding channels.
-    """
+    """Join the first `channels` channels of all arrays in `parts`, and average groups of neighbouring joined channels. `made` is
+    the number of groups. The result has one channel for each group, and padding channels."""
     size = channels * len(parts) // made
     source, places = jnp.arange(parts[0].shape[3])[:, None], jnp.arange(padded_channels(made))
     sums = [

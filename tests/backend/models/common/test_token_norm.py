@@ -11,8 +11,8 @@ from diffusers.models.transformers.transformer_hunyuan_video15 import HunyuanVid
 from diffusers.models.transformers.transformer_wan import WanTransformerBlock
 from jax.experimental.pallas import tpu as pltpu
 
-from backend.models.hunyuan.block import run_block as run_hunyuan_block
 from backend.models.hunyuan.transformer import norm_in_float32
+from backend.models.hunyuan.transformer import run_block as run_hunyuan_block
 from backend.models.wan.block import run_block as run_wan_block
 from backend.runtime.torch_modules import call_module
 
