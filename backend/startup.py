@@ -30,7 +30,10 @@ def is_serving(words: Sequence[str]) -> bool:
 
 
 def announce_start(title: str, *, is_first: bool) -> None:
-    """Write a line with the studio's title to standard error, if this is the first start after an installation or not."""
+    """Write a line with the studio's title to standard error, if `is_first` is right.
+
+    At the first start after an installation, Python must compile the imports. Callers call this function with both values.
+    """
     spec = importlib.util.find_spec("gradio")  # the library that takes longest to import
     is_first_start = spec is not None and spec.cached is not None and not Path(spec.cached).is_file()
     if is_first_start is is_first:

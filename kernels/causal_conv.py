@@ -58,8 +58,10 @@ class Edges:
 
 
 def arrange_weight(weight: jax.Array) -> jax.Array:
-    """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as B blocks of output channels, [B, (T + 1) * 3 * C', 3 * N' /
-    B]."""
+    """Arrange PyTorch's weight [N, C, T + 1, 3 rows, 3 columns] as B blocks of output channels.
+
+    The result is [B, (T + 1) * 3 * C', 3 * N' / B].
+    """
     out, channels, frames, rows, columns = weight.shape
     padding = ((0, padded_channels(out) - out), (0, padded_channels(channels) - channels), (0, 0), (0, 0), (0, 0))
     depth = frames * columns * padded_channels(channels)

@@ -234,7 +234,7 @@ def test_the_three_stages_each_in_a_process_make_the_same_sound(checkpoint, load
     list(pipeline.generate(a_request(), loaded, tmp_path / "whole", lambda: False))
     run = ["--run", str(tmp_path / "run"), "--data-dir", str(tmp_path / "data"), "--json"]
     for words in (["encode", "--preset", NAME, "--prompt", a_request().prompt], ["denoise", "--seed", "1"], ["decode"]):
-        _run(["backend.cli.stages_run", str(os.getpid()), *words, *run], checkpoint, dict(os.environ))
+        _run(["backend.cli.stages_run", *words, *run], checkpoint, dict(os.environ))
     sounds = [(tmp_path / name / "stage3_sound.wav").read_bytes() for name in ("whole", "run")]
     assert sounds[0] == sounds[1] and read_facts(tmp_path / "run" / "video.mp4")
 

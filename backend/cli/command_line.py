@@ -1,4 +1,4 @@
-"""Define the commands and options of the command line. This module runs no command."""
+"""Define the commands and options of the command line, and run a command's function in a separate process."""
 
 import argparse
 import math

@@ -36,7 +36,10 @@ def cut(arguments: argparse.Namespace) -> None:
 
 
 def read_cut_list(path: Path) -> Film:
-    """Read the shots and the soundtrack. A missing size or frame rate is taken from the first video. Raises: RequestError."""
+    """Read the shots and the soundtrack from a TOML file, or from JSON if its name ends in .json. Raises: RequestError.
+
+    Paths are relative to the file's folder. A missing size or frame rate is taken from the first video.
+    """
     data = read_table(path)
     rows = data.pop("shots", None)
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_SHOTS or not all(isinstance(row, dict) for row in rows):

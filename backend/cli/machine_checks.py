@@ -50,7 +50,10 @@ def packages_check(installer: str, requirements: Path = PROJECT_FOLDER / "requir
 
 
 def tpu_pair_check(here: Surroundings, python: str = platform.python_version()) -> Check:
-    """Check the versions of jax, jaxlib and libtpu, if the machine has a TPU."""
+    """Check the versions of jax, jaxlib and libtpu, if the machine has a TPU.
+
+    A libtpu other than the required version is a warning, other mismatches are faults.
+    """
     jax, jaxlib, libtpu = (here.versions.get(name, "") for name in ("jax", "jaxlib", "libtpu"))
     tpu = next((one for one in here.accelerators if one.platform == "tpu"), None)
     found = f"jax {jax}, jaxlib {jaxlib}, libtpu {libtpu or 'not installed'}"

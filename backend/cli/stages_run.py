@@ -153,7 +153,7 @@ def _denoise(run: Run) -> Generator[Event, None, str | None]:
     if denoised.steps_done < total:
         # A stored state does not contain the previous step's output, so a later run cannot start at a step that reuses it.
         plan = () if run.request.uses_step_cache else plan_steps(run.request, run.model.spec.boundary)
-        if plan and not plan[denoised.steps_done].reuses:
+        if plan and not plan[denoised.steps_done % len(plan)].reuses:
             stage_files.write_state(run, denoised)
         return _stop_message("denoise", run, f" after step {denoised.steps_done} of {total}")
     stage_files.write_latents(run, finish_latents(run, conditions, denoised))

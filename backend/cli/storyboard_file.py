@@ -22,7 +22,8 @@ _SETTINGS = _SHARED | {"image", "figures", *_RENAMED, *TRACK}
 def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> GenerationRequest:
     """Read a storyboard from a TOML file, or from JSON if its name ends in .json. Raises: RequestError.
 
-    `figures` are additional characters as (name, image path). They replace characters of the same name in the file.
+    Paths in the file are relative to the file's folder. `figures` are additional characters as (name, image path). They replace
+    characters of the same name in the file.
     """
     data = read_table(path)
     preset = find_preset(str(data.pop("preset", "")))

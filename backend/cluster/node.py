@@ -155,7 +155,7 @@ class Relay:
             is_last = message.event.is_final
             message = decode_message(move_paths(encode_message(message), job.here, job.there))
         self._add(message)
-        if is_last:
+        if is_last and self.job is job:  # the next job may have started meanwhile
             self.job = None
 
     def _end(self, code: int) -> None:

@@ -208,7 +208,8 @@ class Cleaner:
     def trim_bin(self, owner: str, more: int = 0) -> None:
         """Permanently delete the oldest jobs in the bin until all quotas are met or the bin is empty.
 
-        `KEPT_BYTES` limits all the owner's jobs plus `more` bytes, which are reserved for new videos.
+        `KEPT_BYTES` limits all the owner's jobs plus `more` bytes, which are reserved for new videos. `BIN_BYTES_OF_OWNER` limits
+        the owner's part of the bin, and `BIN_BYTES` the whole bin.
         """
         with self._trimming:
             stored_bytes = self._store.files.stored_bytes

@@ -287,10 +287,11 @@ class Dispatcher:
                     if time.monotonic() >= self._next_adoption:
                         self._adopt_abandoned_jobs()
                     self._dispatch()
-                    if time.monotonic() >= self._next_report:
+                    is_due = time.monotonic() >= self._next_report
+                    if is_due:
                         self._next_report = time.monotonic() + _FAR_SECONDS
-                        if moved := self._changed_places(len(self._waiting)):
-                            self._event_log.append_events(moved)
+                    if is_due and (moved := self._changed_places(len(self._waiting))):
+                        self._event_log.append_events(moved)
                     self._prepare_ahead()
                 except (sqlite3.Error, OSError):
                     logger.exception("The data folder could not be read")

@@ -140,8 +140,9 @@ class Engine:
     ) -> Job:
         """Store the request with copies of its inputs, then queue it. After an error nothing remains on the disk.
 
-        If all shots of a storyboard are finished, it is assembled immediately, without a worker. `may_download` is for the
-        operator. `regenerated_shot` is a storyboard's job and the number, from 1, of the first regenerated shot.
+        Without `queue_limits` the queue is not limited. If all shots of a storyboard are finished, it is assembled immediately,
+        without a worker. `may_download` is for the operator. `regenerated_shot` is a storyboard's job and the number, from 1, of
+        the first regenerated shot.
 
         Raises: RequestError, ImageError, Busy if too many images are being opened, QueueFull, DataFolderError, JobNotFound.
         """
@@ -261,10 +262,8 @@ class Engine:
             return self._enqueue(request, owner, folder, queue_limits)
         except (OSError, sqlite3.Error) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            what, fix = (
-                f"{folder.parent} cannot be written ({error}):",
-                "free disk space, or choose another folder with --data-dir",
-            )
+            what = f"{folder.parent} cannot be written ({error}):"
+            fix = "free disk space, or choose another folder with --data-dir"
             raise DataFolderError(what, "it must be a writable folder with free space", fix) from error
         except (StudioError, GeneratorExit):
             shutil.rmtree(folder, ignore_errors=True)

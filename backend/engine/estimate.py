@@ -37,6 +37,10 @@ Basis = Literal["measured", "scaled", "predicted"]
 _SCALING = 1.5
 # In a shorter stage, all programs were already compiled, or the model was already loaded.
 _DONE_SECONDS = {"compile": 0.5, "load": 0.2}
+MOST_TIMINGS = 500  # older timings are deleted
+MOST_ESTIMATES = 1000  # cached estimates
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +159,6 @@ def predicted_seconds(request: GenerationRequest, devices: Sequence[Device]) -> 
     return spec.over_floor * floors * chunks * mean_step_calls(request)
 
 
-MOST_TIMINGS = 500  # older timings are deleted
-MOST_ESTIMATES = 1000  # cached estimates
-
-logger = logging.getLogger(__name__)
-
-
 class Runs(TableGroup):
     """The stored timings of finished videos. Each method is one transaction."""
 
@@ -197,18 +195,17 @@ class Timings:
     ) -> Estimate | None:
         """Estimate the seconds of a video from earlier timings of the same model, or from the peak of the worker's TPUs.
 
-        Return None if the worker's devices are not TPUs of one known kind. `is_model_cached` is True if the model is in memory.
+        Return None without such timings if the worker's devices are not TPUs of one known kind. `is_model_cached` is True if the
+        model is in memory.
         """
         if request.upscale:
             return self._estimate_upscaled(request, shape, worker, is_warm, is_model_cached)
         if request.shots:
             estimates: list[Estimate] = []
-            preset, unfinished = (
-                request.resolved_preset,
-                [index for index, shot in enumerate(request.shots) if shot.video is None],
-            )
-            for index in unfinished:
-                shot = shot_request(request, index, preset, "/")
+            preset = request.resolved_preset
+            unfinished = [index for index, shot in enumerate(request.shots) if shot.video is None]
+            # All requests are made first, so that an invalid shot raises its error even if nothing can be estimated.
+            for shot in [shot_request(request, index, preset, "/") for index in unfinished]:
                 later = bool(estimates)  # only the estimate of the first shot includes loading and compiling
                 shot_shape = Shape.from_request(shot, shape.model)
                 made = self.estimate(shot, shot_shape, worker, is_warm or later, is_model_cached or later)

@@ -45,7 +45,10 @@ def write_inputs_steps(request: GenerationRequest, folder: Path) -> Steps[Genera
 
 
 def move_request_files(request: GenerationRequest, folder: Path, place: Path) -> GenerationRequest:
-    """Move the files that `write_request_steps` wrote from `folder` to `place`. Return the request with the new paths."""
+    """Move the files that `write_request_steps` wrote from `folder` to `place`. Return the request with the new paths.
+
+    Raises: OSError.
+    """
     for path in sorted(folder.iterdir()):
         if path.name != REQUEST:
             path.replace(place / path.name)
@@ -56,7 +59,10 @@ def move_request_files(request: GenerationRequest, folder: Path, place: Path) ->
 
 
 def write_inputs(request: GenerationRequest, folder: Path) -> dict[str, list[str]]:
-    """Open the request's inputs, in the sandbox, and write them into the folder. Return their paths by input field."""
+    """Open the request's inputs and write them into the folder. Return their paths by input field. Run it in the sandbox.
+
+    Raises: ImageError, ClipError, SoundError, OSError.
+    """
     return _store_inputs(open_inputs(request), folder)
 
 
@@ -137,10 +143,8 @@ def read_request(folder: Path) -> GenerationRequest:
     try:
         data = json.loads((folder / REQUEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        rule, fix = (
-            "must be a folder that `app.py encode` or the studio has written",
-            "check the path, or start with `app.py encode`",
-        )
+        rule = "must be a folder that `app.py encode` or the studio has written"
+        fix = "check the path, or start with `app.py encode`"
         raise RequestError(f"run={str(folder)!r}", rule, fix) from error
     request = GenerationRequest.from_stored(data)
     moved = {role: [str(folder / Path(path).name) for path in paths] for role, paths in request.inputs().items()}

@@ -85,7 +85,10 @@ class Jobs(TableGroup):
         return [job.request for job in _read_jobs(self._tables.rows(sql, (most,)))]
 
     def replace_request(self, job_id: str, request: GenerationRequest, is_live: bool = False) -> None:
-        """Replace the request of a waiting job or, with `is_live`, of a live video. Do nothing to other jobs."""
+        """Replace the request of a waiting job or, with `is_live`, of a live video. Do nothing to other jobs.
+
+        The new request of a live video generates the same live video again.
+        """
         condition = "json_extract(request, '$.is_open')" if is_live else "state = 'queued'"
         with self._tables.transaction(is_durable=not is_live) as database:
             sql = f"UPDATE jobs SET request = ?, summary = ? WHERE id = ? AND {condition}"

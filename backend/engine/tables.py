@@ -101,7 +101,7 @@ class Tables(Database):
         return self.rows(sql, values)
 
     def _fill_columns(self) -> None:
-        """Do nothing if no other process changed the file since the last call."""
+        """Fill columns that an older server left empty, unless no other process changed the file since the last call."""
         [(version,)] = self.rows("PRAGMA data_version")
         if version != self._filled_version:
             if self.rows(_FIND_EMPTY):

@@ -63,14 +63,15 @@ class UserPresets(TableGroup):
         return comparison
 
     def comparison(self, comparison_id: str) -> Comparison | None:
-        return next(iter(self.comparisons(comparison_id)), None)
+        return next(iter(self._read("WHERE id = ?", comparison_id)), None)
 
-    def comparisons(self, comparison_id: str | None = None) -> list[Comparison]:
-        """Return all comparisons, or the comparison with this id."""
-        sql = "SELECT id, owner, jobs, columns FROM comparisons WHERE ? IS NULL OR id = ?"
+    def comparisons(self) -> list[Comparison]:
+        return self._read()
+
+    def _read(self, where: str = "", *values: str) -> list[Comparison]:
         return [
             Comparison(id=row["id"], owner=row["owner"], jobs=tuple(json.loads(row["jobs"])), columns=row["columns"])
-            for row in self._tables.rows(sql, (comparison_id, comparison_id))
+            for row in self._tables.rows(f"SELECT id, owner, jobs, columns FROM comparisons {where}", values)
         ]
 
     def forget_comparison(self, comparison_id: str) -> None:

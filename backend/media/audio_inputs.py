@@ -32,7 +32,7 @@ _GUESSED = "Estimating duration from bitrate"
 
 @dataclass(frozen=True, kw_only=True)
 class SoundFacts:
-    """Facts of an audio file. Copies of the file get the `suffix`, which fits its content."""
+    """Facts of an audio file. `rate` is in samples per second. Copies of the file get the `suffix`, which fits its content."""
 
     seconds: float
     rate: int

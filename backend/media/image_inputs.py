@@ -14,7 +14,8 @@ LARGEST = 4096, 4096
 
 
 def write_frame(video: Path, index: int, path: Path) -> None:
-    """Write a frame as an image that a request can use. A negative `index` counts from the end. Raises: VideoFileError."""
+    """Write a frame as an image that a request can use. A negative `index` counts from the end. It is shrunk
+    to fit `LARGEST`. Raises: VideoFileError."""
     read_facts(video)  # raises a clear error for frames that are too large; the decoder's error would not name the reason
     extract_frame(video, index, LARGEST).save(path, compress_level=1)
 

@@ -68,8 +68,8 @@ class PoolLimits:
     patience_seconds: float
 
 
-# A call that waits longer for a process is refused as "busy". An image takes a few seconds, and up to `MOST_WAITING` calls wait.
 _WAITING = {"waiting": MOST_WAITING, "waiting_of_visitor": MOST_OF_VISITOR, "waiting_of_address": MOST_OF_ADDRESS}
+# A call that waits longer for a process is refused as "busy". An image takes a few seconds, and up to `MOST_WAITING` calls wait.
 SHORT = PoolLimits(at_once=AT_ONCE, patience_seconds=60.0, **_WAITING)
 TASKS = PoolLimits(at_once=1, waiting=8, waiting_of_visitor=2, waiting_of_address=4, patience_seconds=120.0)
 

@@ -1,5 +1,5 @@
-"""Messages between the studio and a sandbox process: calls as pickles, replies as JSON. The process trusts the studio, but the
-studio does not trust the process. Therefore a reply has only plain values."""
+"""Messages between the studio and a sandbox process, each with its length in front. `backend.media.sandbox` sends calls as
+pickles. Replies are JSON of limited size: the process trusts the studio, but the studio does not trust the process."""
 
 import struct
 from typing import IO

@@ -54,7 +54,7 @@ def join_sounds(sounds: Sequence[Sound], overlaps: Sequence[float], fades: Seque
     """Join audio of one rate without clicks. Each part after the first starts `overlaps[i]` seconds before the previous part's
     end. In the overlap, the parts cross-fade with equal power during at most `fades[i]` seconds (default `FADE_SECONDS`) before
     the previous part's end. Without an overlap, the previous part fades out and the next part fades in. The length of the result
-    is exact to a sample."""
+    is the sum of all lengths minus the overlaps, exact to a sample."""
     fades = [FADE_SECONDS] * len(overlaps) if fades is None else fades
     channels = max(sound.samples.shape[0] for sound in sounds)
     sounds = [replace(one, samples=np.broadcast_to(one.samples, (channels, one.samples.shape[1]))) for one in sounds]

@@ -96,9 +96,9 @@ class MultihostTransport:
                 while not self._is_ending.is_set():
                     with self._lock:
                         missing = [str(index) for index in range(1, self._hosts.count) if index not in self._members]
+                    if not missing and self._start():
+                        return
                     if not missing:
-                        if self._start():
-                            return
                         reported = -_REPORT_SECONDS
                         continue
                     if time.monotonic() - reported >= _REPORT_SECONDS:

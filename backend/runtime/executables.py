@@ -70,6 +70,7 @@ class ExecutableFolders:
         if path is None:
             logger.info("%s: no precompiled executable fits (%s; %s); compiling", name, needed.devices, needed.mesh)
             return compile_now(program, lowered)
+        executable = None
         try:
             started, devices = time.monotonic(), list(program.layout.mesh.devices.flatten())
             executable = deserialize_and_load(
@@ -81,6 +82,7 @@ class ExecutableFolders:
             )
         except Exception as error:  # a driver can raise any error for a file from another machine; compiling still works
             logger.warning("%s: %s cannot be loaded (%s); compiling", name, path.name, error)
+        if executable is None:
             return compile_now(program, lowered)
         logger.info("%s: loaded from %s in %.1f s", name, path.name, time.monotonic() - started)
         return Compilation(executable, is_loaded=True)

@@ -13,8 +13,10 @@ OVERLAP = 1  # number of pixel frames at a segment's start that repeat the previ
 
 
 def num_segments(num_frames: int, segment_frames: int) -> int:
-    """Return how many overlapping segments a video of pixel frames needs. Surplus frames of the last one are not part of the
-    video."""
+    """Return how many overlapping segments of `segment_frames` a video of `num_frames` needs, both in pixel frames.
+
+    Surplus frames of the last segment are not part of the video.
+    """
     return max(1, math.ceil((num_frames - OVERLAP) / (segment_frames - OVERLAP)))
 
 

@@ -33,7 +33,8 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Track:
-    """An audio file under a film. It starts at `start` seconds of the film, and fades in and out during `fade` seconds."""
+    """An audio file under a film. It starts at `start` seconds of the film, and fades in during its first and out during its last
+    `fade` seconds. Its samples are multiplied by `volume`."""
 
     path: str
     start: float = 0.0

@@ -133,7 +133,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """ "" if nothing is set by default."""
+        """The default as text, or "" if nothing is set by default."""
         if self.name in Preset.model_fields and self.default != ():
             return "the preset's own"
         is_set = self.default not in (None, (), "", ...) and self.type is not bool
@@ -569,4 +569,5 @@ def window_frames(preset: Preset, num_frames: int, wanted: bool | None) -> int |
     length = preset.trained_frames
     if length is None or num_frames <= length:
         return None
-    return length if (num_frames > (preset.windows_above or length) if wanted is None else wanted) else None
+    is_on = num_frames > (preset.windows_above or length) if wanted is None else wanted
+    return length if is_on else None

@@ -22,8 +22,8 @@ class Shape:
     `is_guided`: some steps run the branch without the prompt. `is_mixed`: some steps are guided and others are not. `is_cached`:
     the step cache is on. `has_nag`: unguided steps attend to the negative prompt. `is_progressive`: the first steps may run at
     half the size. `num_references` and `num_later_keyframes` (keyframes after frame 0) lengthen the latents or tokens. `overlap`:
-    number of frames of a clip that the video repeats. `window`: number of frames of a context window. `follows_in_part`: the
-    control clip is weighted below 1, so that its tokens are noisy too.
+    number of frames of a clip that the video repeats. `window`: number of frames of a context window, 0 without windows.
+    `follows_in_part`: the control clip is weighted below 1, so that its tokens are noisy too.
     """
 
     model: str
@@ -50,7 +50,8 @@ class Shape:
 
     @classmethod
     def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """Return the request's shape. `model` replaces the preset's checkpoint if set."""
+        """Return the request's shape, or the upscaling step's if it only upscales a finished video. `model` replaces the preset's
+        checkpoint if set."""
         if request.finished_video:
             return cls.for_upscaling(request)
         try:  # all segments of an Animate video run the same programs, so only a segment's length matters

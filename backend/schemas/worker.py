@@ -59,7 +59,7 @@ class WorkerFacts:
     `cached_models` has the last used model first. `cached_bytes` are the bytes of all cached models on all devices together, and
     on the host; shared networks count once. `refused` has a sentence for each kernel or compile option that the devices or the
     compiler refused and the worker replaced. `rates` are the speeds of the last video by stage. `can_prepare` is True if the idle
-    worker can load models and compile programs ahead.
+    worker can load models and compile programs ahead. `notice` reports an unused accelerator.
     """
 
     devices: tuple[Device, ...] = ()

@@ -147,7 +147,7 @@ class Supervisor:
             transport.stop()
 
     def _start(self, preset: str | None = None) -> Transport:
-        """Load the model of `preset`, the preset of an interrupted job, first and do not warm up."""
+        """Start the worker. With `preset`, the preset of an interrupted job, load its model first and do not warm up."""
         plan = self._plan if preset is None else replace(self._plan, preset=preset, warm_up=False)
         self._status = WorkerStatus(state="starting", detail="Starting the worker")
         self._end_reason, self._memory_kills = "", count_out_of_memory_kills()
@@ -225,7 +225,8 @@ class Supervisor:
     def _handle_exit(self, code: int) -> None:
         """Report a dead worker's job as interrupted and restart the worker, unless its machine was lost.
 
-        Without a job, the worker is restarted at most `MAX_IDLE_RESTARTS` times. Deaths by signals from outside do not count.
+        Until the next job, the worker is restarted at most `MAX_IDLE_RESTARTS` times. Deaths by signals from outside do not
+        count.
         """
         is_lost = code == LOST
         with self._lock:

@@ -38,6 +38,7 @@ disabled: set[str] = set()  # implementations that the automatic choice excludes
 
 
 def disable_implementation(implementation: ImplementationName) -> None:
+    """Exclude an implementation from the automatic choice in this process. Callers can still request it by name."""
     disabled.add(implementation)
 
 

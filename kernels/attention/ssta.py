@@ -32,8 +32,7 @@ def ssta_attention(
 
     Args:
         heads: the queries are whole tiles of the video. The first `num_keys` keys are all tiles of the video, then the tiles of
-        the
-            context. In the padding of the video's tiles, queries, keys and values must be zero (keys before the mean key is
+            the context. In the padding of the video's tiles, queries, keys and values must be zero (keys before the mean key is
             subtracted). `num_queries` is not used.
         context_tiles: [B] int32, how many of the context's tiles the queries of each sample see.
         first_tile: the index in the video of the first query tile. Query tiles after the video's last tile have undefined

@@ -10,8 +10,8 @@ The environment variable DOTS_CHECKPOINT names the checkpoint's folder.
 from __future__ import annotations
 
 import functools
-import importlib
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -43,4 +43,4 @@ if "DOTS_CHECKPOINT" in os.environ:
 
 if __name__ == "__main__":
     module = sys.argv.pop(1)
-    importlib.import_module(module).main()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -12,10 +12,12 @@ from PIL import Image
 
 
 def image_to_pixels(picture: Image.Image, dtype: DTypeLike) -> np.ndarray:
+    """Convert an image to [1, 3, 1, height, width] in [-1, 1]."""
     return clip_to_pixels(np.asarray(picture)[None], dtype)
 
 
 def clip_to_pixels(frames: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """Convert uint8 [F, height, width, 3] to [1, 3, F, height, width] in [-1, 1]."""
     return (frames.astype(np.float32).transpose(3, 0, 1, 2)[None] / 127.5 - 1.0).astype(dtype)
 
 

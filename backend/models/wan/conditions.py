@@ -82,6 +82,8 @@ def encode_image_channels(
 def encode_frames(
     programs: Any, weights: Mapping[str, object], frames: np.ndarray, scale: int, dtype: jnp.dtype
 ) -> Effects[jax.Array]:
+    """Encode a clip's `frames`, uint8 [F, height, width, 3], as `encode_pixels` does. Yields work."""
+
     def pixels(begin: int, end: int) -> np.ndarray:
         return clip_to_pixels(frames[begin:end], dtype)
 

@@ -42,7 +42,7 @@ def test_a_name_must_be_one(user_presets, name):
 def test_comparisons_are_found_by_their_id(user_presets):
     made = user_presets.compare("ann", ("j1", "j2"))
     assert user_presets.comparison(made.id) == made and user_presets.comparisons() == [made]
-    assert user_presets.comparison("nothing") is None
+    assert user_presets.comparison("nothing") is None and user_presets.comparison(None) is None
 
 
 def test_several_presets_are_kept_all_or_none(user_presets):
