@@ -57,7 +57,7 @@ def collect_states(gemma: Gemma, model: torch.nn.Module, ids: torch.Tensor, mask
     hidden, positions = model.embed_tokens(ids), torch.arange(ids.shape[1], device=ids.device)[None]
     kinds, states = model.config.layer_types, []
     more: dict[str, object] = {"shared_kv_states": {}} if gemma.takes_shared else {}
-    rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in set(kinds)}
+    rotations = {kind: model.rotary_emb(hidden, positions, kind) for kind in dict.fromkeys(kinds)}
     for layer, kind in zip(model.layers, kinds, strict=True):
         states.append(hidden)
         hidden = layer(hidden, attention_mask=masks[kind], position_embeddings=rotations[kind], **more)
