@@ -77,8 +77,9 @@ def recommend_preset(
     fitting = fitting_presets(devices, can_use, task)
     if not fitting:
         return list_presets()[0], None
-    largest = max(_network_bytes(preset) for preset, _ in fitting)
-    large = [pair for pair in fitting if _network_bytes(pair[0]) >= EQUAL_SIZE * largest]
+    needs = [find_needs(preset.model) for preset, _ in fitting]
+    sizes = [one.device_bytes if one else 0 for one in needs]
+    large = [pair for pair, size in zip(fitting, sizes, strict=True) if size >= EQUAL_SIZE * max(sizes)]
     return max(large, key=lambda pair: (_num_pixels(pair[0]), -denoising_seconds(*pair)))
 
 
@@ -130,11 +131,6 @@ def _largest_fitting(preset: Preset, devices: Sequence[Device], *, same_chip: bo
     limit = devices[0].bytes_limit or memory_bytes(devices[0].kind) or 0
     fitting = [one for one in (own if same_chip or own else small) if one.gib <= RECOMMENDED_SHARE * limit / GIB]
     return max(fitting, key=lambda one: _num_devices(one.slice), default=None)
-
-
-def _network_bytes(preset: Preset) -> int:
-    needs = find_needs(preset.model)
-    return needs.device_bytes if needs else 0
 
 
 def _num_pixels(preset: Preset) -> int:

@@ -22,33 +22,31 @@ def remove(source: str, kept: Collection[str]) -> int:
     for repository, patterns in file_patterns(source).items():
         others = [pattern for other in kept for pattern in file_patterns(other).get(repository, ())]
         try:
-            freed += _remove_from(repository, patterns, others)
+            folder = blobs_folder(repository).parent
+            before = _count_bytes(folder)
+            removed = [
+                path for path in _list_files(folder) if _matches(path, patterns) and not (others and _matches(path, others))
+            ]
+            contents = {path.resolve() for path in removed if path.is_symlink()}
+            for path in removed:
+                path.unlink()
+            left = {path.resolve() for path in _list_files(folder)}
+            for content in contents - left:
+                if content.is_relative_to(folder.resolve()):
+                    content.unlink(missing_ok=True)
+            if not others:
+                delete_unfinished(repository, set())
+            is_empty = not left and not any(blobs_folder(repository).glob("*"))
+            if is_empty:
+                shutil.rmtree(folder, ignore_errors=True)
+            for path in [] if is_empty else sorted((folder / "snapshots").rglob("*"), reverse=True):
+                if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                    path.rmdir()
+            freed += before - _count_bytes(folder)
         except OSError as error:
             fix = "check who owns the files in the Hub's cache"
             raise ModelError(f"{source} cannot be removed", f"({error.strerror or error})", fix) from error
     return freed
-
-
-def _remove_from(repository: str, patterns: Collection[str], others: Collection[str]) -> int:
-    folder = blobs_folder(repository).parent
-    before = _count_bytes(folder)
-    removed = [path for path in _list_files(folder) if _matches(path, patterns) and not (others and _matches(path, others))]
-    contents = {path.resolve() for path in removed if path.is_symlink()}
-    for path in removed:
-        path.unlink()
-    left = {path.resolve() for path in _list_files(folder)}
-    for content in contents - left:
-        if content.is_relative_to(folder.resolve()):
-            content.unlink(missing_ok=True)
-    if not others:
-        delete_unfinished(repository, set())
-    if not left and not any(blobs_folder(repository).glob("*")):
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        for path in sorted((folder / "snapshots").rglob("*"), reverse=True):
-            if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
-                path.rmdir()
-    return before - _count_bytes(folder)
 
 
 def _list_files(folder: Path) -> list[Path]:

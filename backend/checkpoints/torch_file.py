@@ -76,7 +76,18 @@ def _read_tensors(file: TorchFile, size: int, changed: int) -> dict[str, TensorP
             order = entries.get("byteorder")
             if order is not None and (order.file_size > len(LITTLE) or archive.read(order) != LITTLE):
                 raise _refused_error(path, "has another byte order than little-endian")
-            named = _select_tensors(file, found)
+            found = found if isinstance(found, dict) else {}
+            trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]
+            values = found.get(trees[0]) if trees[0] else found
+            values = values if isinstance(values, dict) else {}
+            tensors = {name: value for name, value in values.items() if isinstance(value, _Tensor)}
+            if not tensors or not all(isinstance(name, str) for name in tensors):
+                there = ", ".join(str(name)[:40] for name in [*found][:5]) or "nothing"
+                rule = f"a network's tensors must be there, or in {file.tree or ' or '.join(TREES)}"
+                raise ModelError(f"{short_path(path)} has {there} at its top:", rule, OTHER_FILE)
+            named = {
+                functools.reduce(lambda text, part: text.replace(part, ""), WRAPPERS, name): tensors[name] for name in tensors
+            }
             places = {name: _find_place(path, raw, size, name, tensor, entries) for name, tensor in named.items()}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
         raise _refused_error(path, f"cannot be read ({type(error).__name__})") from None
@@ -205,18 +216,6 @@ class _Contents:
         ):
             raise ValueError
         return _Tensor(storage, first, tuple(shape), tuple(strides))
-
-
-def _select_tensors(file: TorchFile, found: object) -> dict[str, _Tensor]:
-    found = found if isinstance(found, dict) else {}
-    trees = [file.tree] if file.tree else [*(tree for tree in TREES if tree in found), ""]
-    tensors = found.get(trees[0]) if trees[0] else found
-    tensors = {name: value for name, value in tensors.items() if isinstance(value, _Tensor)} if isinstance(tensors, dict) else {}
-    if not tensors or not all(isinstance(name, str) for name in tensors):
-        there = ", ".join(str(name)[:40] for name in [*found][:5]) or "nothing"
-        rule = f"a network's tensors must be there, or in {file.tree or ' or '.join(TREES)}"
-        raise ModelError(f"{short_path(file.path)} has {there} at its top:", rule, OTHER_FILE)
-    return {functools.reduce(lambda text, part: text.replace(part, ""), WRAPPERS, name): value for name, value in tensors.items()}
 
 
 def _find_place(

@@ -19,7 +19,7 @@ from backend.schemas.settings import INPUTS, SETTINGS, find_preset
 from backend.schemas.worker import AXES, Hosts, WorkerOptions
 from backend.settings import from_environment, read_secret, this_machine
 from backend.shares import Share, shares_of
-from presets import Preset, list_presets
+from presets import list_presets
 from presets.loader import Expert
 
 Text = TypeVar("Text", bound=str | None)
@@ -61,25 +61,21 @@ def request_from_arguments(arguments: argparse.Namespace) -> GenerationRequest:
         settings["num_frames"] = preset.first_frames + blocks * preset.frame_step
         settings["cues"] = merge_cues([*parse_actions(arguments.actions, 1 + blocks), *parse_prompts(arguments.prompts)])
     else:
-        settings = _settings_from_options(arguments, preset) | settings
+        # An option that was not given has the value None.
+        values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.stage and name != "preset"}
+        keyframes = sorted(arguments.keyframes)
+        values["keyframes"] = [path for _, path in keyframes]
+        for role in (one.name for one in INPUTS if one.stage):
+            given = values[role]
+            values[role] = tuple(map(absolute, given)) if isinstance(given, list) else absolute(given)
+        values["keyframe_at"] = tuple(number for number, _ in keyframes)
+        if arguments.trim is not None and len(arguments.trim) == 1:  # the part of the clip is as long as the new video
+            frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
+            values["trim"] = (arguments.trim[0], arguments.trim[0] + frames / fps)
+        settings = values | settings
         settings |= settings_from_files(preset, settings)
     request = GenerationRequest.from_preset(preset, **settings)
     return add_measured_ratios(request, from_environment(arguments.data_dir).magnitudes_dir)
-
-
-def _settings_from_options(arguments: argparse.Namespace, preset: Preset) -> dict[str, object]:
-    """Return the options' values by setting name. An option that was not given has the value None."""
-    values = {name: getattr(arguments, name) for name, one in SETTINGS.items() if one.stage and name != "preset"}
-    keyframes = sorted(arguments.keyframes)
-    values["keyframes"] = [path for _, path in keyframes]
-    for role in (one.name for one in INPUTS if one.stage):
-        given = values[role]
-        values[role] = tuple(map(absolute, given)) if isinstance(given, list) else absolute(given)
-    values["keyframe_at"] = tuple(number for number, _ in keyframes)
-    if arguments.trim is not None and len(arguments.trim) == 1:  # the part of the clip is as long as the new video
-        frames, fps = arguments.num_frames or preset.num_frames, arguments.fps or preset.fps
-        values["trim"] = (arguments.trim[0], arguments.trim[0] + frames / fps)
-    return values
 
 
 def model_from_arguments(arguments: argparse.Namespace, preset: str | None = None) -> str | None:

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,12 @@ def doctor(arguments: argparse.Namespace) -> bool:
     findings = Findings(here=here)
     for check in machine_checks(from_environment(arguments.data_dir), here, preset, (hub_address(), _hub_cache())):
         findings.add(check)
-    findings.examine(preset.name, None, is_quick=arguments.quick)
+    words = ["--preset", preset.name, *(["--quick"] if arguments.quick else [])]
+    ended = run_in_process("backend.cli.doctor_run", words, None, findings._receive, SILENT_SECONDS)
+    if findings.refusal or not findings.devices:
+        findings.add(refused_devices_check(here, findings.refusal or ended.errors, ended))
+    elif ended.report is None:
+        findings.add(interrupted_check(findings.current_work, ended, SILENT_SECONDS))
     verdict = worst_state(findings.checks)
     sys.stdout.write(f"{VERDICTS[verdict]}\n")
     if target is not None:
@@ -91,23 +95,8 @@ class Findings:
         sys.stdout.write(f"{check}\n")
         sys.stdout.flush()
 
-    def examine(
-        self,
-        preset: str,
-        environment: Mapping[str, str] | None,
-        silent_seconds: float = SILENT_SECONDS,
-        *,
-        is_quick: bool = False,
-    ) -> None:
-        """Run `backend.cli.doctor_run` in a separate process, and add its findings."""
-        words = ["--preset", preset, *(["--quick"] if is_quick else [])]
-        ended = run_in_process("backend.cli.doctor_run", words, environment, self._receive, silent_seconds)
-        if self.refusal or not self.devices:
-            self.add(refused_devices_check(self.here, self.refusal or ended.errors, ended))
-        elif ended.report is None:
-            self.add(interrupted_check(self.current_work, ended, silent_seconds))
-
     def _receive(self, message: dict[str, Any]) -> None:
+        """Add a finding of `backend.cli.doctor_run`, which runs in a separate process."""
         if "progress" in message:
             self.current_work = message["progress"]
             if sys.stderr.isatty():

@@ -30,7 +30,7 @@ from backend.errors import OutputError, RequestError, VideoFileError
 from backend.files import replace_file
 from backend.media.sound import read_sound
 from backend.schemas.events import Cancelled, Event, Failed, Finished, VideoResult
-from backend.schemas.prompt_cues import actions_by_block, num_blocks
+from backend.schemas.prompt_cues import num_blocks
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
 from backend.schemas.shots import needs_only_cutting
@@ -168,5 +168,9 @@ def _summary(result: VideoResult, job: Job, path: Path, seconds: float, *, is_li
         summary["frames_per_second"] = round(result.num_frames / spent, 3) if spent else None
         summary["delay_seconds"] = round(spent / blocks, 3) if spent else None
         summary["blocks"] = blocks
-        summary["actions"] = actions_by_block(request, preset)
+        begun = {cue.block: cue.action for cue in request.cues if cue.action is not None}
+        actions: list[str | None] = [request.action]  # the first is removed below
+        for block in range(blocks):
+            actions.append(begun.get(block, actions[-1]))
+        summary["actions"] = actions[1:] if preset.actions else []
     return summary

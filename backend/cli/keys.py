@@ -8,6 +8,8 @@ from datetime import datetime
 from backend.engine.keys import Keys
 from backend.settings import from_environment
 
+_TIME = "%Y-%m-%d %H:%M"
+
 
 def manage_keys(arguments: argparse.Namespace) -> None:
     """Run the action in `arguments.action`. Raises: RequestError, DataFolderError."""
@@ -34,11 +36,7 @@ def manage_keys(arguments: argparse.Namespace) -> None:
         widest = max((len(key.name) for key in listed), default=0)
         for key in listed:
             notified = ", with notifications" if key.notify else ""
-            used = f"last used {_format_time(key.used)}" if key.used else "never used"
+            created = datetime.fromtimestamp(key.created).strftime(_TIME)
+            used = f"last used {datetime.fromtimestamp(key.used).strftime(_TIME)}" if key.used else "never used"
             limit = f"at most {key.most_waiting} queued videos{notified}"
-            sys.stdout.write(f"{key.name:{widest}}  created {_format_time(key.created)}, {used}, {limit}\n")
-
-
-def _format_time(seconds: float) -> str:
-    """Format a time in this machine's time zone, to the minute."""
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+            sys.stdout.write(f"{key.name:{widest}}  created {created}, {used}, {limit}\n")

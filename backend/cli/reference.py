@@ -27,7 +27,8 @@ _WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() i
 
 
 def page() -> str:
-    """Return the page with up-to-date generated parts. The settings have one table for each `Setting.subject`."""
+    """Return the page with up-to-date generated parts. The settings have one table for each `Setting.subject`. Each
+    command has a section, and so have the options that several commands have."""
     texts = []
     for subject, title in _SUBJECTS.items():
         texts.append(f"\n### {title}\n\n{_SETTINGS}")
@@ -39,32 +40,28 @@ def page() -> str:
                 values = _code_list(setting.choices) or limits or ""
                 api = "yes" if setting.for_programs else ""
                 texts.append(_row(f"`{setting.name}`", option, values, setting.default_text, api, setting.description))
-    parts = {"settings": "".join(texts) + "\n", "commands": _commands()}
-    return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}{found[3]}", PAGE.read_text("utf-8"))
-
-
-def _commands() -> str:
-    """Return a section for each command, and a section for the options that several commands have."""
     commands = dict(list_parsers(build_parser()))
     users: dict[str, list[str]] = {}
     for name, (parser, _) in commands.items():
         for row in _option_rows(parser):
             if row.startswith("| `--"):
                 users.setdefault(row, []).append(name)
-    texts = []
+    sections = []
     for name, (parser, about) in commands.items():
         words = [name, *(str(action.metavar) for action in parser._actions if not action.option_strings)]
-        texts.append(f"\n### {name}\n\n`python app.py {' '.join(words)}`: {about}.\n")
+        sections.append(f"\n### {name}\n\n`python app.py {' '.join(words)}`: {about}.\n")
         given = [action.option_strings[0] for action in parser._actions if _is_setting(action)]
         if len(given) == len(_WITH_OPTION):
-            texts.append("\nIt takes every [setting](#settings).\n")
+            sections.append("\nIt takes every [setting](#settings).\n")
         elif given:
-            texts.append(f"\n[Settings](#settings) that it takes: {_code_list(given)}.\n")
+            sections.append(f"\n[Settings](#settings) that it takes: {_code_list(given)}.\n")
         rows = [row for row in _option_rows(parser) if len(users.get(row, ())) < 2]
-        texts += ["\n" + _OPTIONS if rows else "", *rows]
+        sections += ["\n" + _OPTIONS if rows else "", *rows]
     shared = [row.replace("\n", f" {_code_list(names)} |\n") for row, names in users.items() if len(names) > 1]
     table = f"| option | meaning | commands |\n|---|---|---|\n{''.join(shared)}"
-    return f"{''.join(texts)}\n### Options of several commands\n\n{table}\n"
+    commands_text = f"{''.join(sections)}\n### Options of several commands\n\n{table}\n"
+    parts = {"settings": "".join(texts) + "\n", "commands": commands_text}
+    return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}{found[3]}", PAGE.read_text("utf-8"))
 
 
 def list_parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, tuple[argparse.ArgumentParser, str]]]:

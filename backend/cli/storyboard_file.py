@@ -44,19 +44,18 @@ def read_storyboard(path: Path, figures: Sequence[tuple[str, str]] = ()) -> Gene
                 own[index] = row | {"image": path_beside(path, row["image"])}
         data["figures"] = [*own, *({"name": name, "image": image} for name, image in figures)]
     fps = data.get("fps", preset.fps)
-    shots = [_shot_settings(row, path, fps) if isinstance(row, dict) else row for row in rows]
+    shots = []
+    for row in rows:
+        values = row
+        if isinstance(row, dict):
+            values = {_RENAMED.get(name, name): value for name, value in row.items()}
+            values |= {kind: path_beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
+            for kind, count_frames in (("video", max_frames_within), ("drive", clip_frames)):  # take a missing length from a clip
+                if isinstance(values.get(kind), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
+                    values["num_frames"] = count_frames(read_clip_facts(values[kind]).seconds, fps)
+        shots.append(values)
     renamed: dict[str, Any] = {_RENAMED.get(name, name): value for name, value in data.items()}
     return GenerationRequest.from_preset(preset, **renamed, shots=shots)
-
-
-def _shot_settings(row: dict[str, Any], path: Path, fps: object) -> dict[str, Any]:
-    """Return a shot's settings with full paths. A missing length is taken from the shot's video or driving video."""
-    values = {_RENAMED.get(name, name): value for name, value in row.items()}
-    values |= {kind: path_beside(path, values[kind]) for kind in FILES if isinstance(values.get(kind), str)}
-    for kind, count_frames in (("video", max_frames_within), ("drive", clip_frames)):
-        if isinstance(values.get(kind), str) and not {"num_frames", "seconds"} & values.keys() and isinstance(fps, int):
-            values["num_frames"] = count_frames(read_clip_facts(values[kind]).seconds, fps)
-    return values
 
 
 def path_beside(path: Path, name: str) -> str:

@@ -10,14 +10,16 @@ from backend.errors import ImageError, RequestError
 from backend.files import flush_to_disk, link_or_copy, replace_file
 from backend.media.audio_inputs import check_sound_part, read_sound_facts
 from backend.media.clips import check_part, read_clip_facts
-from backend.media.film import check_shot_clips
+from backend.media.film import check_clip_length
 from backend.media.masks import check_mask_shape, is_single_image
 from backend.media.pictures import load_checked_image
 from backend.media.plain_pictures import strip_metadata
 from backend.media.sandbox import LONG_SECONDS, QUICK_SECONDS, SandboxCall, Steps
 from backend.schemas.clip import Part
+from backend.schemas.film import plan_pieces
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import INPUTS, SETTINGS
+from backend.schemas.shots import shot_length
 from backend.schemas.sound import SoundPart
 
 REQUEST = "request.json"
@@ -84,7 +86,15 @@ def open_inputs(request: GenerationRequest) -> Inputs:
     opened = {one.name: tuple(map(Path, given[one.name])) for one in INPUTS if one.name in given}
     if request.mask and request.video:
         check_mask_shape(request.mask, request.video)
-    check_shot_clips(request)
+    # Finished videos and driving clips must be as long as their shots need.
+    pieces = plan_pieces(request, request.resolved_preset) if request.shot_videos else ()
+    for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
+        if shot.video is not None:
+            check_clip_length(read_clip_facts(request.shot_videos[shot.video]), piece.end, request.fps, f"shot {number}")
+    for index, shot in enumerate(request.shots):
+        if shot.drive is not None:
+            part = Part(start=0.0, num_frames=shot_length(request, index), fps=request.fps, size=(request.width, request.height))
+            check_part(request.shot_drives[shot.drive], part)
     return opened
 
 

@@ -115,8 +115,22 @@ def read_clip(path: str | Path, part: Part) -> Generator[Frame]:
     `fps`. Raises: ClipError if the clip has fewer frames."""
     facts, path = check_part(path, part), Path(path)
     part, (width, height) = part.resolve_start(facts.seconds), part.size
-    reader, filters = _reader_command(path, part.trim[0]), _part_filters(facts, part)
-    command = [*reader, "-map", "0:v:0", "-vf", filters, "-frames:v", str(part.num_frames)]
+    # ffmpeg turns frames upright before the filters.
+    if part.is_letterboxed:  # as the video processor of diffusers' Animate 2 does
+        is_wide = width * facts.height < facts.width * height
+        wide = width if is_wide else max(1, facts.width * height // facts.height)
+        high = max(1, facts.height * width // facts.width) if is_wide else height
+        cut = f"pad={width}:{height}:{(width - wide) // 2}:{(height - high) // 2}"
+    else:
+        scale = max(width / facts.width, height / facts.height)
+        wide, high = max(width, round(facts.width * scale)), max(height, round(facts.height * scale))
+        left, top = round((wide - width) * part.focus[0]), round((high - height) * part.focus[1])
+        cut = f"crop={width}:{height}:{left}:{top}"
+    rate = f"fps=fps={part.fps}:start_time=0:round=near"
+    size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
+    # The tpad filter repeats the last frame once: the clip's stated length can be one frame too long, because it is rounded.
+    filters = f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"
+    command = [*_reader_command(path, part.trim[0]), "-map", "0:v:0", "-vf", filters, "-frames:v", str(part.num_frames)]
     bytes_of_frame, count = width * height * 3, 0
     with ffmpeg.running_process([*command, *ffmpeg.THREADS, *_RAW], errors=subprocess.DEVNULL) as process:
         while count < part.num_frames:
@@ -160,25 +174,6 @@ def read_thumbnails(path: str | Path, facts: ClipFacts, count: int, height: int)
     if not pictures:
         raise _unreadable_error("", Path(path))
     return pictures
-
-
-def _part_filters(facts: ClipFacts, part: Part) -> str:
-    """ffmpeg turns frames upright before the filters."""
-    width, height = part.size
-    if part.is_letterboxed:  # as the video processor of diffusers' Animate 2 does
-        is_wide = width * facts.height < facts.width * height
-        wide = width if is_wide else max(1, facts.width * height // facts.height)
-        high = max(1, facts.height * width // facts.width) if is_wide else height
-        cut = f"pad={width}:{height}:{(width - wide) // 2}:{(height - high) // 2}"
-    else:
-        scale = max(width / facts.width, height / facts.height)
-        wide, high = max(width, round(facts.width * scale)), max(height, round(facts.height * scale))
-        left, top = round((wide - width) * part.focus[0]), round((high - height) * part.focus[1])
-        cut = f"crop={width}:{height}:{left}:{top}"
-    rate = f"fps=fps={part.fps}:start_time=0:round=near"
-    size = f"scale={wide}:{high}:flags=lanczos+accurate_rnd+full_chroma_int,format=rgb24,{cut}"
-    # The tpad filter repeats the last frame once: the clip's stated length can be one frame too long, because it is rounded.
-    return f"{rate},{size},setsar=1,tpad=stop_mode=clone:stop=1"
 
 
 def _read_thumbnails(

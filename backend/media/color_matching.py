@@ -30,7 +30,8 @@ class Look:
     @classmethod
     def from_frames(cls, frames: np.ndarray) -> Self:
         """Frames are uint8 [F, H, W, 3]."""
-        red, green, blue = (float(value) for value in np.median(_frame_medians(frames), axis=0))
+        medians = np.stack([_fine_median(frame.reshape(-1, 3)) for frame in frames])
+        red, green, blue = (float(value) for value in np.median(medians, axis=0))
         return cls(median=(red, green, blue))
 
     @classmethod
@@ -52,17 +53,14 @@ def grade_frames(frames: np.ndarray, before: np.ndarray, look: Look, shared_fram
     spread, goal = np.abs(own - middle).mean(axis=0), np.abs(wanted - aim).mean(axis=0)
     gain = np.where(spread > 1.0, goal / np.maximum(spread, 1.0), 1.0).clip(1 / MOST_GAIN, MOST_GAIN)
     offset = aim - gain * middle
-    away = np.asarray(look.median) - (gain * _frame_medians(frames) + offset)
+    medians = np.stack([_fine_median(frame.reshape(-1, 3)) for frame in frames])
+    away = np.asarray(look.median) - (gain * medians + offset)
     reach = RAMP_FRAMES // 2
     padded = np.pad(np.where(np.abs(away) <= MOST_DRIFT, away, 0.0), ((reach, reach), (0, 0)), mode="edge")
     smooth = np.stack([padded[index : index + 2 * reach + 1].mean(axis=0) for index in range(len(frames))])
     shift = smooth * ((np.arange(len(frames)) - shared_frame) / RAMP_FRAMES).clip(0.0, 1.0)[:, None]
     graded = frames * gain + offset + shift[:, None, None]
     return np.round(graded).clip(0, 255).astype(np.uint8)
-
-
-def _frame_medians(frames: np.ndarray) -> np.ndarray:
-    return np.stack([_fine_median(frame.reshape(-1, 3)) for frame in frames])
 
 
 def _fine_median(pixels: np.ndarray) -> np.ndarray:

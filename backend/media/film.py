@@ -12,14 +12,13 @@ import numpy as np
 
 from backend.errors import ClipError, RequestError, SoundError
 from backend.media.audio_inputs import MAX_RATE, read_at_rate, read_sound_facts
-from backend.media.clips import ClipFacts, check_part, read_clip, read_clip_facts
+from backend.media.clips import ClipFacts, read_clip, read_clip_facts
 from backend.media.progress import report_progress
 from backend.media.sound import FADE_SECONDS, Sound, join_sounds, replace_audio
 from backend.media.video import Frame, Size, request_comment, write_frames
 from backend.schemas.clip import Part, max_frames_within
 from backend.schemas.film import MOST_SECONDS, Piece, Track, check_pieces, check_track, count_film_frames, plan_pieces
 from backend.schemas.request import GenerationRequest
-from backend.schemas.shots import shot_length
 from backend.schemas.sound import SoundPart
 
 
@@ -83,18 +82,6 @@ def check_clip_length(facts: ClipFacts, end: int, fps: int, what: str) -> None:
     if there < end:
         rule = f"but its video has {there}: {facts.seconds:.2f} s at {fps} fps"
         raise ClipError(f"{what} shows {end} frames,", rule, "end it earlier")
-
-
-def check_shot_clips(request: GenerationRequest) -> None:
-    """Check that finished videos and driving clips are as long as their shots need. Raises: ClipError, also for other files."""
-    pieces = plan_pieces(request, request.resolved_preset) if request.shot_videos else ()
-    for number, (shot, piece) in enumerate(zip(request.shots, pieces, strict=False), 1):
-        if shot.video is not None:
-            check_clip_length(read_clip_facts(request.shot_videos[shot.video]), piece.end, request.fps, f"shot {number}")
-    for index, shot in enumerate(request.shots):
-        if shot.drive is not None:
-            part = Part(start=0.0, num_frames=shot_length(request, index), fps=request.fps, size=(request.width, request.height))
-            check_part(request.shot_drives[shot.drive], part)
 
 
 def cross_fade(parts: Iterable[Iterable[Frame]], fades: Sequence[int]) -> Iterator[Frame]:

@@ -117,7 +117,14 @@ def _open_header(path: Path) -> Image.Image:
 def _decode(image: Image.Image, path: Path) -> Image.Image:
     try:
         if isinstance(image, WebPImageFile):
-            image = _decode_webp(image)
+            # Pillow's decoder holds two copies of the frame, and its `load` makes two more while the decoder exists. So the
+            # decoder is freed first. `image` becomes unusable.
+            pixels, *_ = image._get_next()
+            image._decoder = None
+            frame = Image.frombytes(image.mode, image.size, pixels, "raw", image.rawmode)
+            del pixels
+            frame.info = image.info
+            image = frame
         else:
             image.load()
         ImageOps.exif_transpose(image, in_place=True)
@@ -126,31 +133,18 @@ def _decode(image: Image.Image, path: Path) -> Image.Image:
         raise ImageError(f"image {path.name!r} is damaged or cut short and", *_DAMAGED) from None
 
 
-def _decode_webp(image: WebPImageFile) -> Image.Image:
-    """Decode the first frame. `image` becomes unusable. Pillow's decoder holds two copies of the frame, and its `load` makes two
-    more while the decoder exists. So the decoder is freed first."""
-    pixels, *_ = image._get_next()
-    image._decoder = None
-    frame = Image.frombytes(image.mode, image.size, pixels, "raw", image.rawmode)
-    frame.info = image.info
-    return frame
-
-
 def _to_opaque_rgb(image: Image.Image, path: Path) -> Image.Image:
+    """`image` may become unusable."""
     if image.mode == "F" or image.mode == "I" and cast(tuple[int, int], image.getextrema())[1] > 65535:
         what = f"image {path.name!r} has {image.mode}-type pixels of unknown range and"
         raise ImageError(what, "must have 8 or 16 bits a channel", "save it as an ordinary PNG")
     if image.mode.startswith("I"):  # one channel of 16 bits, which is reduced to 8 bits
         grey = np.asarray(image, dtype=np.float32) / 257 + 0.5
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        return _flatten_on_white(image)
-    return to_rgb(image)
-
-
-def _flatten_on_white(image: Image.Image) -> Image.Image:
-    """`image` may become unusable. Pillow stores four bytes per pixel for every colour image, so a copy of a large image takes
-    200 MB. Therefore the image is changed a few rows at a time, and in place if possible."""
+    if not image.has_transparency_data:
+        return to_rgb(image)
+    # Pillow stores four bytes per pixel for every colour image, so a copy of a large image takes 200 MB. Therefore the image is
+    # changed a few rows at a time, and in place if possible.
     if image.mode == "LA":
         grey, alpha = image.getchannel("L"), image.getchannel("A")
         image.close()

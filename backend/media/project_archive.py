@@ -71,9 +71,22 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
                     raise _invalid_project_error("its files are compressed, or locked")
                 if info.filename != MANIFEST and not _VIDEO.fullmatch(info.filename) and not _INPUT.fullmatch(info.filename):
                     raise _invalid_project_error("it has files of other kinds")
-            manifest = _read_manifest(archive)
-            listed = report_progress(manifest["videos"], len(manifest["videos"]))
-            videos = [_unpack_video(archive, infos, one, number, folder) for number, one in enumerate(listed, 1)]
+            try:
+                info = archive.getinfo(MANIFEST)
+                if info.file_size > MOST_MANIFEST_BYTES:
+                    raise _invalid_project_error(f"its {MANIFEST} is too large")
+                manifest = json.loads(archive.read(info))
+            except (KeyError, ValueError, RecursionError):
+                raise _invalid_project_error(f"it has no {MANIFEST}") from None
+            listed = manifest.get("videos") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
+            if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+                raise _invalid_project_error(f"its {MANIFEST} is of another kind")
+            if not _is_nested_at_most(listed):
+                raise _invalid_project_error(f"its {MANIFEST} is too deep")
+            if not 0 < len(listed) <= MOST_VIDEOS:
+                raise _invalid_project_error(f"it must have 1 to {MOST_VIDEOS:,} videos")
+            reported = report_progress(listed, len(listed))
+            videos = [_unpack_video(archive, infos, one, number, folder) for number, one in enumerate(reported, 1)]
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     except OSError as error:
@@ -81,24 +94,6 @@ def unpack_archive(path: Path, folder: Path) -> dict[str, Any]:
             raise
         raise _invalid_project_error("it is no zip file, or is damaged") from None
     return {"name": str(manifest.get("name") or "")[:200], "videos": videos}
-
-
-def _read_manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
-    try:
-        info = archive.getinfo(MANIFEST)
-        if info.file_size > MOST_MANIFEST_BYTES:
-            raise _invalid_project_error(f"its {MANIFEST} is too large")
-        manifest = json.loads(archive.read(info))
-    except (KeyError, ValueError, RecursionError):
-        raise _invalid_project_error(f"it has no {MANIFEST}") from None
-    videos = manifest.get("videos") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
-    if not isinstance(videos, list) or not all(isinstance(one, dict) for one in videos):
-        raise _invalid_project_error(f"its {MANIFEST} is of another kind")
-    if not _is_nested_at_most(videos):
-        raise _invalid_project_error(f"its {MANIFEST} is too deep")
-    if not 0 < len(videos) <= MOST_VIDEOS:
-        raise _invalid_project_error(f"it must have 1 to {MOST_VIDEOS:,} videos")
-    return manifest
 
 
 def _is_nested_at_most(value: object, levels: int = 20) -> bool:

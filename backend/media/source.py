@@ -86,7 +86,15 @@ class KeptPixels:
             if not 0 <= number < len(clip) or first + index in self.request.keyframe_at:
                 continue
             own = clip[number]
-            share = _blend_weights(_mask_frames(self.inputs)[number])[..., None]
+            mask = _mask_frames(self.inputs)[number]
+            share = mask.astype(np.float32)  # the weight of the generated video for each pixel
+            if mask.any() and not mask.all():
+                inner = Image.fromarray(mask.astype(np.uint8) * 255)
+                for value in FEATHER:
+                    smaller = inner.filter(ImageFilter.MinFilter(3))
+                    share[(np.asarray(inner) > 0) & (np.asarray(smaller) == 0)] = value
+                    inner = smaller
+            share = share[..., None]
             box = frame[part.pixel_slices]
             box[...] = np.round(share * box + (1 - share) * own).astype(np.uint8)
         return mixed
@@ -100,15 +108,3 @@ def _mask_frames(inputs: Opened) -> np.ndarray:
 
 def _clip_frames(inputs: Opened, role: str) -> np.ndarray:
     return cast(np.ndarray, inputs[role][0])
-
-
-def _blend_weights(mask: np.ndarray) -> np.ndarray:
-    """Return the weight of the generated video for each pixel, float32 [H, W]."""
-    if not mask.any() or mask.all():
-        return mask.astype(np.float32)
-    inner, share = Image.fromarray(mask.astype(np.uint8) * 255), mask.astype(np.float32)
-    for value in FEATHER:
-        smaller = inner.filter(ImageFilter.MinFilter(3))
-        share[(np.asarray(inner) > 0) & (np.asarray(smaller) == 0)] = value
-        inner = smaller
-    return share

@@ -17,7 +17,10 @@ OFFERED = (1, 2)  # numbers of guided steps that the form offers, because users 
 def guide_first_steps(preset: Preset, count: object, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that guide only the first `count` steps. `values` are the request's other settings, not yet validated.
     If the guidance in `values` is 1 or less for every expert, the preset's `first_guidance` replaces it. Raises: RequestError."""
-    wanted, steps, strength = _parse_integer(count), _parse_integer(values["steps"]), values.get("strength")
+    # Programs may send text, such as "2", and pages may send 2.0.
+    texts = str(count), str(values["steps"])
+    wanted, steps = (int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None for text in texts)
+    strength = values.get("strength")
     try:
         if steps is not None and strength is not None:
             steps = min(int(steps * float(strength)), steps)
@@ -55,9 +58,3 @@ def count_guided_steps(guidance: Sequence[float], interval: tuple[float, float],
     if all(value <= 1 for value in guidance) or interval[0] >= interval[1]:
         return 0
     return int(interval[1] * steps) if int(interval[0] * steps) == 0 else None
-
-
-def _parse_integer(value: object) -> int | None:
-    """Programs may send text, such as "2", and pages may send 2.0."""
-    text = str(value)
-    return int(text.removesuffix(".0")) if _WHOLE.fullmatch(text) else None

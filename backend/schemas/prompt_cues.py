@@ -68,17 +68,6 @@ def num_blocks(request: VideoSettings, preset: Preset) -> int:
     return 1 + (request.num_frames - preset.first_frames) // preset.frame_step
 
 
-def actions_by_block(request: VideoSettings, preset: Preset) -> list[str | None]:
-    """None before the first action. Empty if the preset has no actions."""
-    if not preset.actions:
-        return []
-    begun = {cue.block: cue.action for cue in request.cues if cue.action is not None}
-    actions = [begun.get(0, request.action)]
-    for block in range(1, num_blocks(request, preset)):
-        actions.append(begun.get(block, actions[-1]))
-    return actions
-
-
 def check_cues(request: VideoSettings, preset: Preset) -> None:
     """Check the request's cues and action. Raises: RequestError."""
     if (request.cues or request.action or request.is_open) and not preset.live:
