@@ -23,7 +23,7 @@ from backend.sampling.solvers import add_noise, make_step_inputs, schedule_for_r
 from backend.schemas.progressive import num_half_size_steps, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan, plan_steps
-from backend.weights.host_offload import copy_to_devices, describe_on_devices
+from backend.weights.host_offload import copy_to_devices
 
 MOST_AHEAD = 4
 """Maximum number of steps dispatched ahead of the devices. Without a limit, steps of other TPU pipelines took 3.30 s instead of
@@ -197,7 +197,10 @@ class Denoising:
     def _has_run(self, step_plan: StepPlan, indices: Sequence[int]) -> bool:
         """Return whether every program that these steps call has already run with arguments of the same shapes."""
         model, request = self._run.model, self._request_at(step_plan)
-        weights = {part: describe_on_devices(own) for part, own in self._weights_at_rest.items()}
+        weights = {}
+        for part, own in self._weights_at_rest.items():
+            described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), own)
+            weights[part] = copy_to_devices(described)
         conditions = self._conditions_at(step_plan)
         step_context, step_state = describe(model.make_step_context(weights, request, conditions, step_plan, None))
         states = with_sharding(describe(self._trial_states(step_plan)), step_context.layout.replicated)

@@ -17,7 +17,7 @@ from backend.pipeline.decoding import decode_piece, decode_preview
 from backend.pipeline.denoising_loop import Denoising
 from backend.pipeline.inputs import blank_inputs
 from backend.pipeline.run import Described
-from backend.runtime.compile_times import CompileTimes, Forecast, program_kind
+from backend.runtime.compile_times import CompileTimes, Forecast
 from backend.runtime.program import Compilation
 from backend.runtime.work import Call, Work, describe, list_calls
 from backend.schemas.events import Compiling, Event
@@ -45,7 +45,10 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
     unready = list(first_calls.values())[::-1]
     times = CompileTimes(from_environment().cache_dir / "compile-seconds.json")
     at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0)) // 2, free_memory() // MEMORY_OF_COMPILER))
-    kinds, total = [program_kind(call.program) for call in unready], len(unready)
+    kinds, total = [], len(unready)
+    for call in unready:  # a kind of program is the number and type of its devices, and its key
+        devices = call.program.layout.mesh.devices.flatten()
+        kinds.append(f"{len(devices)} {devices[0].device_kind}: {call.program.key}")
     forecast = Forecast(kinds, times.read(), at_once)
 
     def compile_timed(compile_it: Callable[[], Compilation]) -> tuple[Compilation, float]:

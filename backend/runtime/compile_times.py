@@ -7,20 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from backend.files import replace_file
-from backend.runtime.program import Program
 
 logger = logging.getLogger(__name__)
 
 
-def program_kind(program: Program) -> str:
-    """Return a program's kind, under which its compile time is stored: the number and type of its devices, and `program.key`."""
-    devices = program.layout.mesh.devices.flatten()
-    return f"{len(devices)} {devices[0].device_kind}: {program.key}"
-
-
 @dataclasses.dataclass
 class CompileTimes:
-    """A JSON file with the longest compile time of each kind of program (`program_kind`), in seconds. A program that is loaded
+    """A JSON file with the longest compile time of each kind of program (see `warm_up`), in seconds. A program that is loaded
     quickly from a cache does not lower the stored time."""
 
     path: Path
@@ -53,7 +46,7 @@ class CompileTimes:
 class Forecast:
     """Estimates the seconds until a list of programs is compiled, with `at_once` compilations in parallel.
 
-    `kinds` are the kinds of the programs (`program_kind`), and `known` the stored seconds by kind. `measured` are the seconds of
+    `kinds` are the kinds of the programs (see `warm_up`), and `known` the stored seconds by kind. `measured` are the seconds of
     the finished programs, which are the first of `kinds`. Programs from a cache need only a fraction of their stored
     seconds. Therefore the stored seconds of the remaining programs are multiplied by a ratio: the measured seconds of the
     finished programs, divided by their stored seconds.

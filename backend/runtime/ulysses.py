@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout, as_leaf, partition
+from backend.runtime.mesh import HEADS, TEXT_HEADS, Layout, partition
 from kernels.attention import add_gated_tiles, select_layer
 from kernels.qkv import HeadBounds, Preparation, prepare, ungroup_heads
 
@@ -193,17 +193,6 @@ class RingPlace:
     layer: jax.Array
     starts: jax.Array
     count: jax.Array
-
-
-def describe_ring(layout: Layout, num_layers: int, num_tokens: int, width: int, heads: int, dtype: jnp.dtype) -> KeyRing:
-    sp, tp = layout.size("sp"), layout.size("tp")
-    shape = (num_layers, sp, num_tokens, width // math.gcd(heads // tp, sp))
-    array = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding(RING)))
-    largest = None
-    if layout.uses_tpu_passes(dtype):
-        own = (num_layers, sp, 2, heads // math.gcd(heads // tp, sp))
-        largest = as_leaf(jax.ShapeDtypeStruct(own, jnp.float32, sharding=layout.sharding(RING)))
-    return KeyRing(key=array, value=array, largest=largest)
 
 
 def ring_attention(

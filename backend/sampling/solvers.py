@@ -97,12 +97,6 @@ def start_state(noise: jax.Array) -> SamplerState:
     return SamplerState(sample=noise, before=before, clean=clean, older=older)
 
 
-def frozen_state(latents: jax.Array) -> SamplerState:
-    """Return a state of clean latents for a stream that stays unchanged in all steps."""
-    # A copy, because a step's program overwrites each array of the state
-    return dataclasses.replace(start_state(latents), clean=jnp.array(latents, copy=True))
-
-
 def add_noise(clean: jax.Array, noise: jax.Array, sigma: float | np.floating) -> jax.Array:
     """Add noise to clean latents: (1 - sigma) clean + sigma noise. Source: `add_noise` of diffusers' flow schedulers."""
     return (1 - sigma) * clean + sigma * noise
@@ -291,13 +285,6 @@ class StepInputs:
     corrector: jax.Array
     predictor: jax.Array
     guidance: jax.Array
-
-    @property
-    def next_timestep(self) -> jax.Array:
-        """The timestep at which the step ends, 0 for the last step. Not valid for "ltx-ancestral", "rcm" and "dmd", because the
-        first weight of the predictor must be the next noise level divided by the current one.
-        """
-        return self.sigma * self.predictor[0] * NUM_TRAIN_TIMESTEPS
 
 
 def make_step_inputs(schedule: Schedule, index: int, guidance: float) -> StepInputs:

@@ -46,12 +46,6 @@ def copy_to_devices(weights: Any) -> Any:
     return jax.tree.map(lambda leaf: _copy_to_device(leaf) if leaf.sharding.memory_kind == HOST else leaf, weights)
 
 
-def describe_on_devices(weights: Any) -> Any:
-    return copy_to_devices(
-        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), weights)
-    )
-
-
 def move_to_host(weights: Any) -> Any:
     """Move a tree of arrays to the host, one array after another, and delete the arrays on the devices. Return the new arrays."""
 

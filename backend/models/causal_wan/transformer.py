@@ -13,6 +13,7 @@ Source: guandeh17/Self-Forcing (algorithm, ring), NVlabs/LongLive (sink).
 import dataclasses
 import functools
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ from backend.models.wan.attention import KernelAttention
 from backend.models.wan.transformer import BLOCKS, Context, Denoiser
 from backend.runtime.cpu_attention import attention
 from backend.runtime.mesh import Layout, as_leaf, with_sharding
-from backend.runtime.ulysses import RING, KeyRing, RingPlace, describe_ring, ring_attention
+from backend.runtime.ulysses import RING, KeyRing, RingPlace, ring_attention
 from backend.runtime.work import Work
 from backend.weights.stacked import StackedWeights
 from kernels.attention import AttentionOptions, KvLengths
@@ -107,9 +108,15 @@ class BlockDenoiser(Denoiser):
 
     def describe_past(self, latent_shape: tuple[int, ...], dtype: jnp.dtype) -> Past:
         tokens, layers = self.frame_tokens(latent_shape), self._model.config.num_layers
-        width = self.heads * self.head_width
-        ring = describe_ring(self._layout, layers, self.window.frames * tokens, width, self.heads, dtype)
-        sink = None
+        sp, sharding = self._layout.size("sp"), self._layout.sharding(RING)
+        group = math.gcd(self.heads // self._layout.size("tp"), sp)  # number of chips that exchange heads
+        shape = (layers, sp, self.window.frames * tokens, self.heads * self.head_width // group)
+        array = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
+        largest = sink = None
+        if self._layout.uses_tpu_passes(dtype):
+            own = (layers, sp, 2, self.heads // group)
+            largest = as_leaf(jax.ShapeDtypeStruct(own, jnp.float32, sharding=sharding))
+        ring = KeyRing(key=array, value=array, largest=largest)
         if self.window.sink:
             shape = (*ring.key.shape[:2], self.window.sink * tokens, ring.key.shape[3])
             sink = as_leaf(jax.ShapeDtypeStruct(shape, dtype, sharding=ring.key.sharding))

@@ -44,11 +44,6 @@ def is_named_sparse(path: Path) -> bool:
     return any("sparse" in name.lower() for name in (path.name, path.parent.name, *repositories))
 
 
-def t5_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Return the `Family.distinctive_shapes` of a T5 text encoder: the shape of one tensor of the last layer, by its name."""
-    return {f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight": (config["d_model"], config["d_ff"])}
-
-
 def check_parts(index: Config, configs: Configs, needed: Mapping[str, Sequence[str]], whole: str) -> None:
     """Check that a checkpoint has all folders in `needed`, and that each folder's config.json has the listed entries.
 

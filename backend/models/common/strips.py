@@ -50,9 +50,6 @@ class Strips:
     def all_columns(self) -> int:
         return self.columns + self.padding
 
-    def padding_for(self, array_columns: int) -> int:
-        return array_columns // self.columns * self.padding
-
     @property
     def spec(self) -> P:
         return P(None, self.axes or None, None, None)
@@ -60,7 +57,7 @@ class Strips:
     def to_strips(self, array: jax.Array, padded_rows: int) -> jax.Array:
         frames = array[0].transpose(1, 2, 3, 0) if self.is_transposed else array[0].transpose(1, 3, 2, 0)
         columns, rows, channels = frames.shape[1:]
-        added = self.padding_for(columns), padded_rows - rows, padded_channels(channels) - channels
+        added = columns // self.columns * self.padding, padded_rows - rows, padded_channels(channels) - channels
         return jnp.pad(frames, ((0, 0), *((0, count) for count in added)))
 
     def run_on_chips(

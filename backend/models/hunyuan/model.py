@@ -129,7 +129,9 @@ class HunyuanModel(WholeClipModel):
         quoted = yield OnHost(join_quoted_embeddings, of_branches)
         still = yield Call(programs.embed_still, (weights["transformer"], quoted, picture))
         first_frame = yield Put(conditions.get("first_frame"), programs.layout.replicated)
-        room = programs.denoiser.reserved_tokens(tokens.order.shape[1])
+        # On a TPU the padding has space for all context tokens, because this avoids copies in the attention. Elsewhere it has
+        # none, because the padding costs more than the copies.
+        room = tokens.order.shape[1] if programs.layout.platform == "tpu" else 0
         positions = yield from programs.denoiser.positions(self.latent_shape(request), room)
         context = Context(tokens=tokens, still=still, positions=positions, first_frame=first_frame)
         facts = {name: getattr(step_plan, name) for name in ("expert", "is_guided", "is_small")}
@@ -166,7 +168,7 @@ class HunyuanModel(WholeClipModel):
             others += -others % tiles.size
             keys = tiles.num_tiles * tiles.size + others
             return dataclasses.replace(plain, queries=others, keys=keys, text_queries=TEXT_TOKENS)
-        room = programs.denoiser.reserved_tokens(others)
+        room = others if programs.layout.platform == "tpu" else 0
         own_queries = programs.denoiser.padded_tokens(self.latent_shape(request), room) * group // sp
         queries = own_queries if room and group == sp else own_queries + others
         return dataclasses.replace(plain, queries=queries, keys=plain.keys + others, text_queries=TEXT_TOKENS)

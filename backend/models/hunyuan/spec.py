@@ -17,7 +17,6 @@ from backend.models.common.parts import (
     check_classes,
     check_parts,
     is_named_sparse,
-    t5_shapes,
     transformer_width,
     with_sparse_attention,
 )
@@ -167,7 +166,8 @@ class HunyuanFamily(Family):
             last = f"layers.{config['num_hidden_layers'] - 1}.mlp.down_proj.weight"
             return {last: (config["hidden_size"], config["intermediate_size"])}
         if part == "text_encoder_2":
-            return t5_shapes(config)
+            last = f"encoder.block.{config['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight"
+            return {last: (config["d_model"], config["d_ff"])}
         if part == "vae":
             return {"decoder.norm_out.gamma": (config.get("block_out_channels", (128,))[0], 1, 1, 1)}
         return {}

@@ -29,6 +29,7 @@ from backend.runtime.mesh import TOKENS, Layout, partition
 from backend.runtime.torch_modules import call_module
 from backend.runtime.work import Put, Work
 from backend.sampling.solvers import StepInputs
+from backend.schemas.noise_levels import NUM_TRAIN_TIMESTEPS
 from backend.weights.stacked import StackedWeights
 from kernels.tiles import TileSelection
 
@@ -103,13 +104,9 @@ class Denoiser(ClipTransformer):
     @staticmethod
     def times(inputs: StepInputs) -> tuple[jax.Array, ...]:
         """Return the timestep of the step and of the next step. Only models with `use_meanflow` read the second."""
-        return inputs.timestep, inputs.next_timestep
-
-    def reserved_tokens(self, num_beside: int) -> int:
-        """Return the number of padding tokens after the video tokens, into which the attention can write the context tokens.
-        `num_beside` is the number of context tokens. On a TPU the padding has space for all context tokens, because this avoids
-        copies in the attention. Elsewhere the result is 0, because the padding costs more than the copies."""
-        return num_beside if self._layout.platform == "tpu" else 0
+        # The first weight of the predictor is the next noise level divided by the current one, except in "ltx-ancestral", "rcm"
+        # and "dmd".
+        return inputs.timestep, inputs.sigma * inputs.predictor[0] * NUM_TRAIN_TIMESTEPS
 
     def plan_tiles(self, latent_shape: tuple[int, ...]) -> TileSelection | None:
         return plan_tiles(self._config, latent_shape[2:])
@@ -123,9 +120,9 @@ class Denoiser(ClipTransformer):
         return num_places + -num_places % math.lcm(self._layout.token_multiple, self._layout.size("sp") * tiles.size)
 
     def positions(self, latent_shape: tuple[int, ...], room: int = 0) -> Work:
-        """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work. `room` is the result of
-        `reserved_tokens`. Sparse attention changes the order of the tokens. The rotary embedding is zero for padding tokens, so
-        that their queries and keys are zero."""
+        """Compute the rotary embedding for latents of this shape, B C F H W, with padding. Yields work. `room` is the number of
+        padding tokens after the video tokens, into which the attention can write the context tokens. Sparse attention changes the
+        order of the tokens. The rotary embedding is zero for padding tokens, so that their queries and keys are zero."""
         with torch.no_grad():
             tables = [table.float().numpy() for table in self._model.rope(torch.empty(latent_shape, device="cpu"))]
         num_tokens, order = self.num_tokens(latent_shape), None
@@ -177,7 +174,28 @@ class Denoiser(ClipTransformer):
         dtype = weights.outer["proj_out.weight"].dtype
         timesteps = (timestep[None], next_timestep[None])[: 2 if self._model.config.use_meanflow else 1]
         time = self._layout.constrain(self._call_outer("time_embed", weights, *timesteps), P()).astype(dtype)
-        hidden = self._embed_latents(weights, latents.astype(dtype), context)
+        # The transformer's other input channels are the image's latents and a mask of the first frame. They are zero after the
+        # first frame, and zero without an image. Unless sparse attention reorders the tokens, products with these zeros are left
+        # out.
+        latents = latents.astype(dtype)
+        channels, order = latents.shape[1], context.positions.order
+        kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
+        inputs = _flatten_latents(latents)
+        if order is not None:  # reorder the inputs instead of the tokens, because inputs have fewer channels
+            if context.first_frame is not None:
+                given = _flatten_latents(context.first_frame.astype(dtype))
+                given = jnp.pad(given, ((0, 0), (0, 0), (0, 1)), constant_values=1)
+                given = jnp.pad(given, ((0, 0), (0, inputs.shape[1] - given.shape[1]), (0, 0)))
+                inputs = jnp.concatenate([inputs, given], axis=2)
+            inputs = jnp.take(inputs, order.tokens, axis=1)
+        hidden = inputs @ kernel[:, : inputs.shape[2]].T + weights.outer["x_embedder.proj.bias"]
+        if context.first_frame is not None and order is None:
+            given = _flatten_latents(context.first_frame.astype(dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
+            hidden = hidden.at[:, : given.shape[1]].add(given)
+        padding = context.positions.cosine.shape[0] - hidden.shape[1]
+        hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0))) if padding else hidden
+        hidden = jnp.broadcast_to(hidden, (len(context.still), *hidden.shape[1:]))
+        hidden = self._layout.constrain(hidden, TOKENS)
         tokens = context.tokens
         prompt = self._layout.constrain(tokens.prompt.astype(context.still.dtype), partition("branches"))
         refined = self._call_outer("context_embedder", weights, prompt, timestep, tokens.prompt_counts, function=_refine)
@@ -187,29 +205,6 @@ class Denoiser(ClipTransformer):
         is_token = jnp.arange(beside.shape[1]) < tokens.counts[:, None]
         beside = jnp.where(is_token[:, :, None], beside, 0)
         return (hidden, self._layout.constrain(beside, partition("branches"))), time
-
-    def _embed_latents(self, weights: StackedWeights, latents: jax.Array, context: Context) -> jax.Array:
-        """Embed the latents as padded tokens [B, S, D]. The transformer's other input channels are the image's latents and a mask
-        of the first frame. They are zero after the first frame, and zero without an image. Unless sparse attention reorders the
-        tokens, products with these zeros are left out."""
-        channels, order = latents.shape[1], context.positions.order
-        kernel = weights.outer["x_embedder.proj.weight"].reshape(-1, 2 * channels + 1)
-        inputs = _flatten_latents(latents)
-        if order is not None:  # reorder the inputs instead of the tokens, because inputs have fewer channels
-            if context.first_frame is not None:
-                given = _flatten_latents(context.first_frame.astype(latents.dtype))
-                given = jnp.pad(given, ((0, 0), (0, 0), (0, 1)), constant_values=1)
-                given = jnp.pad(given, ((0, 0), (0, inputs.shape[1] - given.shape[1]), (0, 0)))
-                inputs = jnp.concatenate([inputs, given], axis=2)
-            inputs = jnp.take(inputs, order.tokens, axis=1)
-        tokens = inputs @ kernel[:, : inputs.shape[2]].T + weights.outer["x_embedder.proj.bias"]
-        if context.first_frame is not None and order is None:
-            given = _flatten_latents(context.first_frame.astype(latents.dtype)) @ kernel[:, channels:-1].T + kernel[:, -1]
-            tokens = tokens.at[:, : given.shape[1]].add(given)
-        padding = context.positions.cosine.shape[0] - tokens.shape[1]
-        tokens = jnp.pad(tokens, ((0, 0), (0, padding), (0, 0))) if padding else tokens
-        tokens = jnp.broadcast_to(tokens, (len(context.still), *tokens.shape[1:]))
-        return self._layout.constrain(tokens, TOKENS)
 
     def _finish(self, weights: StackedWeights, hidden: jax.Array, time: jax.Array, positions: Positions, shape) -> jax.Array:
         normal = self._call_outer("norm_out", weights, hidden, time)

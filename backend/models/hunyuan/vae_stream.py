@@ -41,7 +41,15 @@ class FrameRunner:
             name = f"decoder.up_blocks.{index}"
             hidden = self._residuals(name, block, hidden)
             for place, layer in enumerate(block.upsamplers or ()):
-                hidden = self._upsample(f"{name}.upsamplers.{place}", layer, hidden)
+                # Double height and width. Some layers also double the number of frames. These layers do not double the clip's
+                # first frame. They drop the second half of its channels instead.
+                entered, repeats = hidden, layer.repeats
+                hidden = self._convolve(f"{name}.upsamplers.{place}.conv", layer.conv, entered)
+                times = 2 if layer.add_temporal_upsample and not self._is_first else 1
+                spread = layer._dcae_upsample_rearrange(hidden, r1=times)
+                if layer.add_temporal_upsample and self._is_first:
+                    spread, repeats = spread[:, : spread.shape[1] // 2], repeats // 2
+                hidden = spread + layer._dcae_upsample_rearrange(entered.repeat_interleave(repeats, dim=1), r1=times)
         return self._convolve("decoder.conv_out", decoder.conv_out, decoder.conv_act(decoder.norm_out(hidden)))
 
     def encode(self, vae: AutoencoderKLHunyuanVideo15, pixels: torch.Tensor) -> torch.Tensor:
@@ -52,16 +60,29 @@ class FrameRunner:
             name = f"encoder.down_blocks.{index}"
             hidden = self._residuals(name, block, hidden)
             for place, layer in enumerate(block.downsamplers or ()):
-                hidden = self._downsample(f"{name}.downsamplers.{place}", layer, hidden)
+                # Halve height and width. Some layers also halve the number of frames. These layers join pairs of frames. The
+                # clip's first frame is joined with a copy of itself.
+                times = 2 if layer.add_temporal_downsample and not self._is_first else 1
+                convolved = self._convolve(f"{name}.downsamplers.{place}.conv", layer.conv, hidden)
+                packed = layer._dcae_downsample_rearrange(convolved, r1=times)
+                if layer.add_temporal_downsample and self._is_first:
+                    packed = torch.cat([packed, packed], dim=1)
+                hidden = packed + _grouped_mean(layer._dcae_downsample_rearrange(hidden, r1=times), packed.shape[1])
         hidden = self._run_middle("encoder.mid_block", encoder.mid_block, hidden)
         moments = self._convolve("encoder.conv_out", encoder.conv_out, encoder.conv_act(encoder.norm_out(hidden)))
         return moments + _grouped_mean(hidden, moments.shape[1])
 
     def _run_middle(self, name: str, block: Any, hidden: torch.Tensor) -> torch.Tensor:
         hidden = self._residual(f"{name}.resnets.0", block.resnets[0], hidden)
-        for place, attention in enumerate(block.attentions):
-            if attention is not None:
-                hidden = self._attend(f"{name}.attentions.{place}", attention, hidden)
+        for place, layer in enumerate(block.attentions):
+            if layer is not None:  # one head; each pixel of the frame sees all pixels of this frame and of all earlier frames
+                normalised, seen = layer.norm(hidden), self._before[FRAMES_SEEN]
+                caches = [f"{name}.attentions.{place}.{kind}" for kind in KEYS_AND_VALUES]
+                own = [layer.to_q(normalised), layer.to_k(normalised), layer.to_v(normalised)]
+                call_jax = torchax().interop.call_jax
+                attended, *kept = call_jax(_attend_causally, *own, *(self._before[cache] for cache in caches), seen)
+                self.after |= dict(zip(caches, kept, strict=True)) | {FRAMES_SEEN: seen + 1}
+                hidden = layer.proj_out(attended) + hidden
             hidden = self._residual(f"{name}.resnets.{place + 1}", block.resnets[place + 1], hidden)
         return hidden
 
@@ -80,35 +101,6 @@ class FrameRunner:
         seen = torch.cat([before, frames], dim=2)
         self.after[name] = seen[:, :, -CACHE_FRAMES:]
         return layer.conv(functional.pad(seen, (1, 1, 1, 1, 0, 0), mode=layer.pad_mode))
-
-    def _attend(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Apply attention with one head. Each pixel of the frame sees all pixels of this frame and of all earlier frames."""
-        normalised, seen = layer.norm(entered), self._before[FRAMES_SEEN]
-        places = [f"{name}.{kind}" for kind in KEYS_AND_VALUES]
-        own = [layer.to_q(normalised), layer.to_k(normalised), layer.to_v(normalised)]
-        call_jax = torchax().interop.call_jax
-        attended, *kept = call_jax(_attend_causally, *own, *(self._before[place] for place in places), seen)
-        self.after |= dict(zip(places, kept, strict=True)) | {FRAMES_SEEN: seen + 1}
-        return layer.proj_out(attended) + entered
-
-    def _upsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Double height and width. Some layers also double the number of frames. These layers do not double the clip's first
-        frame. They drop the second half of its channels instead."""
-        hidden, repeats = self._convolve(name + ".conv", layer.conv, entered), layer.repeats
-        times = 2 if layer.add_temporal_upsample and not self._is_first else 1
-        spread = layer._dcae_upsample_rearrange(hidden, r1=times)
-        if layer.add_temporal_upsample and self._is_first:
-            spread, repeats = spread[:, : spread.shape[1] // 2], repeats // 2
-        return spread + layer._dcae_upsample_rearrange(entered.repeat_interleave(repeats, dim=1), r1=times)
-
-    def _downsample(self, name: str, layer: Any, entered: torch.Tensor) -> torch.Tensor:
-        """Halve height and width. Some layers also halve the number of frames. These layers join pairs of frames. The clip's
-        first frame is joined with a copy of itself."""
-        times = 2 if layer.add_temporal_downsample and not self._is_first else 1
-        packed = layer._dcae_downsample_rearrange(self._convolve(name + ".conv", layer.conv, entered), r1=times)
-        if layer.add_temporal_downsample and self._is_first:
-            packed = torch.cat([packed, packed], dim=1)
-        return packed + _grouped_mean(layer._dcae_downsample_rearrange(entered, r1=times), packed.shape[1])
 
 
 def _attend_causally(

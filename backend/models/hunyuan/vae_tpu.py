@@ -97,7 +97,8 @@ def _run(
 
     def one_chip(own: Weights, frames: jax.Array, kept: Caches, seen: jax.Array) -> tuple[jax.Array, Caches]:
         chip = Chip(axes=strips.axes, is_transposed=strips.is_transposed, interpret=interpret)
-        runner = LayerRunner(chip, own, widths, kept, rows, strips.padding_for(columns), seen)
+        padding = columns // strips.columns * strips.padding
+        runner = LayerRunner(chip, own, widths, kept, rows, padding, seen)
         result, channels = way(runner, vae, frames)
         return strips.from_strip(result[:, :, : runner.rows], channels), runner.after
 

@@ -44,7 +44,6 @@ from backend.sampling.solvers import (
     Schedule,
     StepInputs,
     add_noise,
-    frozen_state,
     schedule_for_request,
     start_state,
     take_step,
@@ -314,10 +313,12 @@ class LtxModel(WholeClipModel):
     def start(self, request: GenerationRequest, conditions: Conditions, noise: Latents) -> States:
         """See `Model`. A control clip with noise gets its own sampler state."""
         given = {name: conditions.get(_GIVEN[name]) for name in STREAMS}
-        states = {
-            name: start_state(jnp.asarray(drawn)) if given[name] is None else frozen_state(jnp.asarray(given[name]))
-            for name, drawn in noise.items()
-        }
+        states = {}
+        for name, drawn in noise.items():
+            latents = jnp.asarray(drawn if given[name] is None else given[name])
+            states[name] = start_state(latents)
+            if given[name] is not None:  # clean latents, as a copy, because a step's program overwrites each array of the state
+                states[name] = dataclasses.replace(states[name], clean=jnp.array(latents, copy=True))
         if (share := control_noise(request)) is not None:
             clean = jnp.asarray(conditions[CONTROL])
             drawn = np.random.default_rng((request.seed, NOISE)).standard_normal(clean.shape, np.float32)

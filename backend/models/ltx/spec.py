@@ -88,8 +88,12 @@ class LtxFamily(Family):
         if is_newest != (found == GEMMA_4):
             version = "LTX-2.5" if is_newest else "an older LTX-2"
             raise unsupported_checkpoint(f"its transformer is from {version}, but its text encoder is {found}", [SUPPORTED])
-        if upsampler is not None and not _doubles_size(upsampler, latents):
-            raise unsupported_checkpoint("its latent upsampler does not double the size of its latents", [SUPPORTED])
+        if upsampler is not None:
+            scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
+            doubles_frames = upsampler.get("temporal_upsample", False)
+            kind = upsampler["in_channels"], upsampler["spatial_upsample"], doubles_frames, scale, upsampler["dims"]
+            if kind != (latents, True, False, 2.0, 3):
+                raise unsupported_checkpoint("its latent upsampler does not double the size of its latents", [SUPPORTED])
         if vae.get("timestep_conditioning") or any(vae.get("decoder_inject_noise", ())):
             raise unsupported_checkpoint("its decoder adds noise", [SUPPORTED])
         newer = NEWEST if is_newest else NEW
@@ -142,14 +146,3 @@ class LtxFamily(Family):
 
 
 LTX = LtxFamily()
-
-
-def _doubles_size(upsampler: Config, latents: int) -> bool:
-    scale = upsampler.get("rational_spatial_scale", 2.0) if upsampler.get("use_rational_resampler", True) else 2.0
-    return (
-        upsampler["in_channels"],
-        upsampler["spatial_upsample"],
-        upsampler.get("temporal_upsample", False),
-        scale,
-        upsampler["dims"],
-    ) == (latents, True, False, 2.0, 3)

@@ -55,7 +55,19 @@ def vocode_with_bandwidth_extension(weights: Weights, settings: Config, spectrum
     samples = vocode(module_parameters(weights, "vocoder"), first, spectrum)
     count, hop = samples.shape[1], settings["hop_length"]
     samples = jnp.pad(samples, ((0, 0), (0, -count % hop)))
-    mel = _log_mel(module_parameters(weights, "mel_stft"), samples, hop, settings["window_length"])
+    # The logarithm of the mel spectrum [channels, T, bins]. Only the start is padded, so that a frame sees no later samples.
+    spectral = module_parameters(weights, "mel_stft")
+    basis = spectral["stft_fn.forward_basis"][:, 0]
+    size, parts = basis.shape[1], -(-basis.shape[1] // hop)
+    padded = jnp.pad(samples, ((0, 0), (max(0, settings["window_length"] - hop), 0)))
+    frames = (padded.shape[1] - size) // hop + 1
+    padded = jnp.pad(padded, ((0, 0), (0, (frames + parts - 1) * hop - padded.shape[1])))
+    cut = padded.reshape(len(samples), -1, hop).swapaxes(1, 2)
+    seen = jnp.concatenate([cut[..., part : part + frames] for part in range(parts)], axis=1)
+    waves = _matmul(jnp.pad(basis, ((0, 0), (0, parts * hop - size))), seen)
+    real, imaginary = jnp.split(waves, 2, axis=1)
+    mel = _matmul(spectral["mel_basis"].astype(samples.dtype), jnp.sqrt(real**2 + imaginary**2))
+    mel = jnp.log(mel.clip(QUIETEST)).swapaxes(1, 2)
     made = vocode(module_parameters(weights, "bwe_generator"), second, mel)
     rate, wanted = settings["input_sampling_rate"], settings["output_sampling_rate"]
     ratio = wanted // rate
@@ -193,19 +205,3 @@ def _weighted_sum(values: jax.Array, kernel: jax.Array, taps: Iterable[int], sta
         for tap, start in zip(taps, starts, strict=True)
     )
     return cast(jax.Array, sum(parts))  # `sum` is an array, because there is at least one tap
-
-
-def _log_mel(weights: Weights, samples: jax.Array, hop: int, window: int) -> jax.Array:
-    """Compute the logarithm of the mel spectrum [channels, T, bins] of samples [channels, N]. Only the start is padded, so that a
-    frame of the spectrum sees no later samples."""
-    basis = weights["stft_fn.forward_basis"][:, 0]
-    size, parts = basis.shape[1], -(-basis.shape[1] // hop)
-    padded = jnp.pad(samples, ((0, 0), (max(0, window - hop), 0)))
-    frames = (padded.shape[1] - size) // hop + 1
-    padded = jnp.pad(padded, ((0, 0), (0, (frames + parts - 1) * hop - padded.shape[1])))
-    cut = padded.reshape(len(samples), -1, hop).swapaxes(1, 2)
-    seen = jnp.concatenate([cut[..., part : part + frames] for part in range(parts)], axis=1)
-    waves = _matmul(jnp.pad(basis, ((0, 0), (0, parts * hop - size))), seen)
-    real, imaginary = jnp.split(waves, 2, axis=1)
-    mel = _matmul(weights["mel_basis"].astype(samples.dtype), jnp.sqrt(real**2 + imaginary**2))
-    return jnp.log(mel.clip(QUIETEST)).swapaxes(1, 2)

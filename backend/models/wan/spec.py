@@ -21,7 +21,6 @@ from backend.models.common.parts import (
     check_classes,
     check_parts,
     is_named_sparse,
-    t5_shapes,
     transformer_width,
     with_sparse_attention,
 )
@@ -92,7 +91,9 @@ class WanFamily(Family):
     def distinctive_shapes(self, configs: Configs, part: str) -> dict[str, tuple[int, ...]]:
         """See `Family`. For the transformer, the tensors are the input projection and a weight of the last layer."""
         if part == "text_encoder":
-            return t5_shapes(configs[part])
+            text = configs[part]
+            last = f"encoder.block.{text['num_layers'] - 1}.layer.1.DenseReluDense.wo.weight"
+            return {last: (text["d_model"], text["d_ff"])}
         if part == "vae":
             channels = configs[part]["z_dim"]
             return {"post_quant_conv.weight": (channels, channels, 1, 1, 1)}

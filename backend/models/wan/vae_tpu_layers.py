@@ -101,7 +101,17 @@ class LayerRunner(StripRunner):
     def _sample(self, step: _Step, total: jax.Array, following: str | None):
         name, module = step.name, step.module
         if isinstance(module, WanAttentionBlock):
-            total = self._attend(name, total)
+            # One head over all pixels of a frame. The queries are this chip's strip, the keys are all strips.
+            hidden = rms_norm(total.astype(jnp.float32), *self._norm_weight(f"{name}.norm")).astype(total.dtype)
+            query, key, value = jnp.split(self._multiply_channels(f"{name}.to_qkv", hidden), 3, axis=-1)
+            if self._chip.axes:
+                key, value = (jax.lax.all_gather(array, self._chip.axes, axis=1, tiled=True) for array in (key, value))
+            scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
+            scores *= self._widths[f"{name}.norm"] ** -0.5
+            is_real = jnp.arange(key.shape[2]) < self._rows
+            shares = jax.nn.softmax(jnp.where(is_real, scores, -jnp.inf), axis=(3, 4)).astype(value.dtype)
+            attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
+            total = total + self._multiply_channels(f"{name}.proj", attended)
             return total, self._normalise(total, following)
         if module.mode.startswith("down"):
             total = self._downsample(name, module, total)
@@ -200,19 +210,6 @@ class LayerRunner(StripRunner):
         products += self._weights[f"{name}.bias"][None, :, None, None]
         doubled = products.reshape(-1, *products.shape[2:])
         return self._zero_padding_rows(doubled).astype(total.dtype)
-
-    def _attend(self, name: str, total: jax.Array) -> jax.Array:
-        """Run attention with one head over all pixels of a frame. The queries are this chip's strip, the keys are all strips."""
-        hidden = rms_norm(total.astype(jnp.float32), *self._norm_weight(f"{name}.norm")).astype(total.dtype)
-        query, key, value = jnp.split(self._multiply_channels(f"{name}.to_qkv", hidden), 3, axis=-1)
-        if self._chip.axes:
-            key, value = (jax.lax.all_gather(array, self._chip.axes, axis=1, tiled=True) for array in (key, value))
-        scores = jnp.einsum("fwhc,fvgc->fwhvg", query, key, preferred_element_type=jnp.float32)
-        scores *= self._widths[f"{name}.norm"] ** -0.5
-        is_real = jnp.arange(key.shape[2]) < self._rows
-        shares = jax.nn.softmax(jnp.where(is_real, scores, -jnp.inf), axis=(3, 4)).astype(value.dtype)
-        attended = jnp.einsum("fwhvg,fvgc->fwhc", shares, value, preferred_element_type=jnp.float32).astype(total.dtype)
-        return total + self._multiply_channels(f"{name}.proj", attended)
 
     def _convolve(self, name: str, frames: jax.Array, epilogue: Epilogue) -> tuple[jax.Array | None, jax.Array | None]:
         """Run a convolution that sees two earlier frames. For a video's first frame, these are zero and left out."""

@@ -8,46 +8,12 @@
 The latent frames of reference images precede the latent frames of the video. Source: diffusers, WanVACEPipeline.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from backend.media.source import Source
-from backend.models.common.pixels import clip_to_pixels
-from backend.models.wan.conditions import encode_pixels
-from backend.models.wan.model import Programs
-from backend.runtime.work import Effects, OnHost
 from backend.schemas.geometry import Geometry
 
 CONTROL, REFERENCES = "control_latents", "reference_latents"
-
-
-def encode_source(
-    programs: Programs, weights: Mapping[str, Any], geometry: Geometry, source: Source | None, dtype: jnp.dtype
-) -> Effects[jax.Array]:
-    """Encode `source`, a clip with its mask, to the condition `control_latents`. Yields work.
-
-    For a `source` of None, encode a grey clip with a mask that regenerates all pixels.
-    """
-
-    def encode(is_new: bool) -> Effects[jax.Array]:
-        """Encode the clip with the area that stays in grey if `is_new`, else with the area to regenerate in grey."""
-
-        def pixels(begin: int, end: int) -> np.ndarray:
-            if source is None:
-                return np.zeros((1, 3, end - begin, geometry.height, geometry.width), dtype)
-            own = clip_to_pixels(source.frames[begin:end], np.float32)
-            return np.where(source.is_new[begin:end] == is_new, own, np.float32(0)).astype(dtype)
-
-        return (yield from encode_pixels(programs, weights, pixels, geometry.num_frames, geometry.temporal_scale))
-
-    regenerated = yield from encode(True)
-    unchanged = regenerated if source is None else (yield from encode(False))
-    parts = unchanged, regenerated, mask_channels(geometry, source)
-    return (yield OnHost(lambda xp, *parts: xp.concatenate([part.astype(np.float32) for part in parts], axis=1), parts))
 
 
 def mask_channels(geometry: Geometry, source: Source | None) -> np.ndarray:

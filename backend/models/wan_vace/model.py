@@ -10,11 +10,12 @@ import numpy as np
 from backend.media.source import build_source
 from backend.models.common.context_windows import WindowContexts
 from backend.models.common.flat_attention import Positions
-from backend.models.common.pixels import image_to_pixels, join_frames
+from backend.models.common.pixels import clip_to_pixels, image_to_pixels, join_frames
 from backend.models.model import VIDEO, Conditions, Inputs, Latents, ModelPlan, PromptConditions, Weights
+from backend.models.wan.conditions import encode_pixels
 from backend.models.wan.model import Programs, WanModel
 from backend.models.wan.transformer import TextContext
-from backend.models.wan_vace.conditions import CONTROL, REFERENCES, encode_source
+from backend.models.wan_vace.conditions import CONTROL, REFERENCES, mask_channels
 from backend.models.wan_vace.transformer import ControlContext, ControlledDenoiser
 from backend.runtime.mesh import Layout
 from backend.runtime.work import Call, Effects, OnHost, Put, Work
@@ -56,7 +57,26 @@ class VaceModel(WanModel):
         conditions: dict[str, Any] = yield from self._encode_texts(weights, request)
         programs, vae = self._programs(request.is_guided), weights["vae"]
         source = build_source(request, inputs)
-        conditions[CONTROL] = yield from encode_source(programs, vae, request.geometry(), source, self.dtype)
+        geometry = request.geometry()
+
+        def encode_part(is_new: bool) -> Effects[jax.Array]:
+            """Encode the clip with the area that stays in grey if `is_new`, else with the area to regenerate in grey. Without a
+            source, encode a grey clip."""
+
+            def pixels(begin: int, end: int) -> np.ndarray:
+                if source is None:
+                    return np.zeros((1, 3, end - begin, geometry.height, geometry.width), self.dtype)
+                own = clip_to_pixels(source.frames[begin:end], np.float32)
+                return np.where(source.is_new[begin:end] == is_new, own, np.float32(0)).astype(self.dtype)
+
+            return (yield from encode_pixels(programs, vae, pixels, geometry.num_frames, geometry.temporal_scale))
+
+        regenerated = yield from encode_part(True)
+        unchanged = regenerated if source is None else (yield from encode_part(False))
+        parts = unchanged, regenerated, mask_channels(geometry, source)
+        conditions[CONTROL] = yield OnHost(
+            lambda xp, *parts: xp.concatenate([part.astype(np.float32) for part in parts], axis=1), parts
+        )
         if request.references:
             frames = []
             for image in reversed(inputs["references"]):
