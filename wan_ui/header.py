@@ -57,6 +57,13 @@ def tools_html(views: Names, texts: Texts) -> str:
         f"{escape(texts.language_name)}</option>"
         for code, texts in LANGUAGES.items()
     )
+    # The question about browser notifications, which `notice.js` shows once, with the texts that scripts show later
+    buttons = "".join(
+        f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
+        for answer, words in (("yes", texts.notify_yes), ("no", texts.notify_no))
+    )
+    words = f'data-done="{escape(texts.notify_finished)}" data-failed="{escape(texts.notify_failed)}"'
+    words += f' data-unsent="{escape(texts.recording_unsent)}"'
     return (
         f'<div class="tools"><select id="language" aria-label="{label}" title="{label}">{languages}</select>'
         f'<button id="queue-toggle" type="button" title="{queue}"><span class="unseen">{queue}</span>'
@@ -68,16 +75,6 @@ def tools_html(views: Names, texts: Texts) -> str:
         f'<dialog id="help" aria-label="{helped}"><h2>{helped}</h2><dl>{keys}</dl>'
         f'<form method="dialog"><button>{escape(texts.close)}</button></form></dialog>'
         f'<div id="drop-zone" hidden><p>{escape(texts.drop_here)}</p>'
-        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div>{_notice_html(texts)}</div>'
+        f'<p class="clip" hidden>{escape(texts.drop_clip)}</p></div>'
+        f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notify_ask)}</span>{buttons}</div></div>'
     )
-
-
-def _notice_html(texts: Texts) -> str:
-    """Render the question about browser notifications, which `notice.js` shows once, with the texts that scripts show later."""
-    buttons = "".join(
-        f'<button type="button" data-notice="{answer}">{escape(words)}</button>'
-        for answer, words in (("yes", texts.notify_yes), ("no", texts.notify_no))
-    )
-    words = f'data-done="{escape(texts.notify_finished)}" data-failed="{escape(texts.notify_failed)}"'
-    words += f' data-unsent="{escape(texts.recording_unsent)}"'
-    return f'<div id="notice" role="status" hidden {words}><span>{escape(texts.notify_ask)}</span>{buttons}</div>'

@@ -23,7 +23,7 @@ from wan_ui.form.panel import build_form
 from wan_ui.form.rewrite_handlers import RewriteHandlers
 from wan_ui.gateway.access import Access
 from wan_ui.gateway.uploads import create_upload_folder
-from wan_ui.header import Names, status_html, title_html, tools_html
+from wan_ui.header import status_html, title_html, tools_html
 from wan_ui.i18n.english import ENGLISH, Texts
 from wan_ui.i18n.labels import labels as make_labels
 from wan_ui.queue.handlers import QUEUE_ACTS, QueueHandlers
@@ -73,7 +73,7 @@ class PageHandlers:
     def _opening_updates(self, caller: Caller, parameters: dict[str, str], values: Values) -> Updates:
         shown = self.form.initial_updates(caller, parameters, values)
         if not caller.uses_english:
-            names = view_names(self.views, caller.texts)
+            names = [(view.key, getattr(caller.texts, view.title)) for view in self.views]
             shown |= {self.title: title_html(names, caller.texts), self.tools: tools_html(names, caller.texts)}
         for panel in self.panels:
             shown |= panel.initial_updates(caller, parameters, values)
@@ -92,10 +92,6 @@ class PageHandlers:
         }
         news = {one: update for one, update in drawn.items() if seen.get(str(one._id)) != marks[str(one._id)]}
         return news | {self.seen: seen | marks | {_CHANGES: changes}}
-
-
-def view_names(views: Sequence[View], texts: Texts) -> Names:
-    return [(view.key, getattr(texts, view.title)) for view in views]
 
 
 def build_page(
@@ -135,7 +131,8 @@ def build_page(
 
 def _lay_out(context: StudioContext, texts: Texts, views: Sequence[View]) -> tuple[PageHandlers, StageHandlers]:
     labels = make_labels()
-    names, workers = view_names(views, texts), context.engine.pool.workers()
+    names = [(view.key, getattr(texts, view.title)) for view in views]
+    workers = context.engine.pool.workers()
     with gr.Row(elem_id="header"):
         title = gr.HTML(title_html(names, texts), elem_id="title")
         status = gr.HTML(status_html(workers, texts), js_on_load=start_script("worker_status"), elem_id="worker-status")
@@ -193,7 +190,7 @@ def _wire(blocks: gr.Blocks, act: gr.HTML, page: PageHandlers, stage: StageHandl
             panel.after_act(_act_event(act, group)(handler, panel.inputs, panel.outputs, **EACH))
     opened = blocks.load(page.open, inputs | {form.form.session}, opening, **RAW)
     stage.follow_after(opened)
-    form.estimate_after(opened)
+    opened.then(form.estimate, form.form.inputs, form.form.actions.estimate, **RAW, **LAST)
     _act_event(act, "tick")(page.tick, inputs, ticked, **RAW, **LAST)
     context = page.context
     RewriteHandlers(context=context, form=form.form).wire(_act_event(act, "rewrite"))

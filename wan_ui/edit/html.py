@@ -78,7 +78,22 @@ def _timeline_html(texts: Texts, larger: Sequence[UpscaleOffer]) -> str:
 
 
 def _settings_html(presets: Sequence[Preset], texts: Texts) -> str:
-    options = "".join(_preset_option(preset, texts) for preset in presets)
+    options = ""
+    for preset in presets:
+        title = preset.words(texts.language).title
+        limits = {name: getattr(preset, name) for name in _LIMITS} | {
+            "title": title,
+            "ways": supported_modes(preset),
+            "extends": extend_directions(preset),
+            "scaled": supported_modes(preset) if preset.has_control_blocks else ["follow"],
+            "scales": (0.05, 1.0) if appends_control_clip(preset) else SETTINGS["control_scale"].limits,
+            "beside": appends_control_clip(preset),
+            "drive_prompt": preset.drive_prompt,
+            "inputs": list(preset.inputs),
+            "controls": preset_controls(preset, mode_fields(preset), texts),
+        }
+        known = data_attribute("limits", limits)
+        options += f'<option value="{escape(preset.name)}" {known}>{escape(title)}</option>'
     return (
         f'<div class="settings"><label class="wide">{escape(texts.preset)}<select id="edit-preset">{options}</select></label>'
         f'<label class="wide">{escape(texts.prompt)}<textarea id="edit-prompt" rows="3" maxlength="{LONGEST_TEXT}"'
@@ -97,20 +112,3 @@ def _settings_html(presets: Sequence[Preset], texts: Texts) -> str:
         f' maxlength="{LONGEST_TEXT}"></textarea></label></div>'
         + settings_html("edit", presets, mode_fields, texts, ("resolution", "seed"))
     )
-
-
-def _preset_option(preset: Preset, texts: Texts) -> str:
-    title = preset.words(texts.language).title
-    limits = {name: getattr(preset, name) for name in _LIMITS} | {
-        "title": title,
-        "ways": supported_modes(preset),
-        "extends": extend_directions(preset),
-        "scaled": supported_modes(preset) if preset.has_control_blocks else ["follow"],
-        "scales": (0.05, 1.0) if appends_control_clip(preset) else SETTINGS["control_scale"].limits,
-        "beside": appends_control_clip(preset),
-        "drive_prompt": preset.drive_prompt,
-        "inputs": list(preset.inputs),
-        "controls": preset_controls(preset, mode_fields(preset), texts),
-    }
-    known = data_attribute("limits", limits)
-    return f'<option value="{escape(preset.name)}" {known}>{escape(title)}</option>'

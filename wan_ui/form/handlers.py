@@ -14,11 +14,12 @@ from presets import load_preset
 from presets.loader import Task
 from wan_ui.components.events import LAST, QUIET, RAW, Listener, Updates, Values
 from wan_ui.components.field_errors import PLACES, Place, note_html
+from wan_ui.components.toast import Message
 from wan_ui.form.batch import csv_button_html
 from wan_ui.form.estimate import estimate_html
 from wan_ui.form.form import Form
 from wan_ui.form.image_handlers import ImageHandlers
-from wan_ui.form.load_settings import LoadHandlers
+from wan_ui.form.load_settings import LoadHandlers, decode_settings
 from wan_ui.form.own_presets import OwnPresetHandlers
 from wan_ui.form.picture import picture_examples_html
 from wan_ui.form.prompt import example_captions, example_samples, history_html, shows_example_prompts
@@ -97,9 +98,6 @@ class FormHandlers:
         actions = self.form.actions
         event.then(self.show_edit_mode, self.form.editing, [actions.generate, actions.leave], **QUIET, **LAST)
 
-    def estimate_after(self, event: gr.events.Dependency) -> None:
-        event.then(self.estimate, self.form.inputs, self.form.actions.estimate, **RAW, **LAST)
-
     def wire_choice(self, choice: Listener) -> None:
         """Connect the event that the page sends when the visitor has chosen a preset."""
         inputs = [self.form.settings.preset, self.form.task]
@@ -148,7 +146,12 @@ class FormHandlers:
                     form.image.examples: picture_examples_html(preset, texts),
                 }
         if "settings" in parameters:
-            return shown | self.loading.load_link(parameters["settings"], texts)
+            try:
+                request = decode_settings(parameters["settings"])
+                message = Message(text=texts.loaded.format(seed=request.seed), view="create")
+                return shown | self.loading.show_request(request, texts, message)
+            except StudioError as error:
+                return shown | {self.message: Message.from_error(error).html(texts)}
         return shown | self.loading.load_session(values[form.session], texts)
 
     def show_history(self, caller: Caller) -> Updates:

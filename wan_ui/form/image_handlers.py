@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
@@ -73,7 +72,8 @@ class ImageHandlers:
             if path is None:
                 return CENTRE
             call = SandboxCall(work=focus_at_point, arguments=(path, tuple(event.index), size))
-            return tuple(await self._run_in_sandbox(call, request))
+            caller = await asyncio.to_thread(self.context.identify_caller, request)
+            return tuple(await self.context.engine.sandbox.run_async(call, requester_from_caller(caller)))
         except StudioError:
             return CENTRE
 
@@ -83,11 +83,9 @@ class ImageHandlers:
             if path is None:
                 return gr.skip()
             with temporary_image_path() as part:
-                await self._run_in_sandbox(SandboxCall(work=write_padded, arguments=(path, size, part)), request)
+                call = SandboxCall(work=write_padded, arguments=(path, size, part))
+                caller = await asyncio.to_thread(self.context.identify_caller, request)
+                await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))
                 return await asyncio.to_thread(copy_to_cache, part)
         except StudioError:
             return gr.skip()
-
-    async def _run_in_sandbox(self, call: SandboxCall, request: gr.Request) -> Any:
-        caller = await asyncio.to_thread(self.context.identify_caller, request)
-        return await self.context.engine.sandbox.run_async(call, requester_from_caller(caller))

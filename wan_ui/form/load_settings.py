@@ -115,13 +115,6 @@ class LoadHandlers:
         except StudioError as error:
             return {self.message: Message.from_error(error).html(caller.texts)}
 
-    def load_link(self, code: str, texts: Texts) -> Updates:
-        try:
-            request = decode_settings(code)
-            return self.show_request(request, texts, Message(text=texts.loaded.format(seed=request.seed), view="create"))
-        except StudioError as error:
-            return {self.message: Message.from_error(error).html(texts)}
-
     def load_session(self, settings: dict[str, object] | None, texts: Texts) -> Updates:
         """Load the settings of the last session, if the browser has remembered valid settings."""
         try:

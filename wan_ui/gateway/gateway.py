@@ -26,7 +26,7 @@ from wan_ui.gateway.access import Access, OperatorLink, bearer_key
 from wan_ui.gateway.body_limit import BodyLimit
 from wan_ui.gateway.limits import OPEN_REQUESTS, STREAMS, Limit
 from wan_ui.gateway.log_guard import CURRENT, RequestLog
-from wan_ui.gateway.logins import LoginForm, LoginLimit, add_program_login, has_login, needs_login
+from wan_ui.gateway.logins import LoginForm, LoginLimit, has_login, needs_login
 from wan_ui.gateway.refusals import refusal_response
 from wan_ui.gateway.rules import API, ROUTES, UPLOAD, VIDEOS, Rules, RuleTable
 from wan_ui.gateway.uploads import FileCheck, UploadLimit
@@ -215,8 +215,13 @@ class Gateway:
         if missing:
             challenge = None if rule == "login" else {"www-authenticate": "Bearer"}
             await refusal_response(scope, HTTPStatus.UNAUTHORIZED, missing, challenge)(scope, receive, send)
-        else:
-            await self.app(add_program_login(scope) if has_key and rule == "login" else scope, receive, send)
+            return
+        if has_key and rule == "login" and needs_login(scope):
+            # Gradio's own routes require a login cookie. The program's other cookies are removed.
+            cookie = f"access-token-{scope['app'].cookie_id}={scope['app'].tokens.program_token}".encode()
+            others = (pair for pair in scope["headers"] if pair[0] != b"cookie")
+            scope = {**scope, "headers": [*others, (b"cookie", cookie)]}
+        await self.app(scope, receive, send)
 
     def _find_refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

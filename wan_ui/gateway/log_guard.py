@@ -55,7 +55,15 @@ class GuardedStream:
             shown = self._limit_text(shown, request)
         with contextlib.suppress(ValueError):  # the stream may be closed already, while the process exits
             self._stream.write(shown)
-        self._rotate_log(len(shown))
+        self._since_look += len(shown)
+        if self._log is not None and self._since_look >= _LOOK_BYTES:
+            # A log that is too large is copied to a file with `.1` appended to its name, and emptied.
+            self._since_look = 0
+            with contextlib.suppress(OSError):
+                if os.path.getsize(self._log) > LOG_FILE_BYTES.in_all:
+                    self._stream.flush()
+                    shutil.copyfile(self._log, f"{self._log}.1")
+                    os.truncate(self._log, 0)
         return len(text)
 
     def _limit_text(self, text: str, request: RequestLog) -> str:
@@ -84,18 +92,6 @@ class GuardedStream:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
-
-    def _rotate_log(self, written: int) -> None:
-        """Copy a log that is too large to a file with `.1` appended to its name, then empty the log."""
-        self._since_look += written
-        if self._log is None or self._since_look < _LOOK_BYTES:
-            return
-        self._since_look = 0
-        with contextlib.suppress(OSError):
-            if os.path.getsize(self._log) > LOG_FILE_BYTES.in_all:
-                self._stream.flush()
-                shutil.copyfile(self._log, f"{self._log}.1")
-                os.truncate(self._log, 0)
 
 
 def guard_output(log: Path | None) -> None:

@@ -59,14 +59,6 @@ def _login_tokens(scope: Scope) -> dict[str, str]:
     return {name: cookies[name] for name in (f"access-token-{number}", f"access-token-unsecure-{number}") if name in cookies}
 
 
-def add_program_login(scope: Scope) -> Scope:
-    """Return the request scope of a program with a login cookie, which Gradio's own routes require, and without other cookies."""
-    if not needs_login(scope):
-        return scope
-    cookie = f"access-token-{scope['app'].cookie_id}={scope['app'].tokens.program_token}".encode()
-    return {**scope, "headers": [*(pair for pair in scope["headers"] if pair[0] != b"cookie"), (b"cookie", cookie)]}
-
-
 class Logins(MutableMapping[str, str]):
     """The names of users by the tokens of login cookies. It replaces Gradio's `App.tokens`, in which a login never ends.
 
@@ -84,12 +76,14 @@ class Logins(MutableMapping[str, str]):
         with self._lock:
             self._remove_expired()
             user, _ = self._logins[token]
-            self._record_use(token, user)
+            self._logins[token] = user, self._now()
+            self._logins.move_to_end(token)
             return user
 
     def __setitem__(self, token: str, user: str) -> None:
         with self._lock:
-            self._record_use(token, user)
+            self._logins[token] = user, self._now()
+            self._logins.move_to_end(token)
             self._remove_expired()
 
     def __delitem__(self, token: str) -> None:
@@ -105,10 +99,6 @@ class Logins(MutableMapping[str, str]):
         with self._lock:
             self._remove_expired()
             return len(self._logins)
-
-    def _record_use(self, token: str, user: str) -> None:
-        self._logins[token] = user, self._now()
-        self._logins.move_to_end(token)
 
     def _remove_expired(self) -> None:
         ended = self._now() - LOGIN_SECONDS

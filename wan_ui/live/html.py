@@ -33,7 +33,16 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts, fill: Mappin
     if not presets:
         empty = f'<p class="hint">{escape(texts.live_none)}</p>'
         return f'<section class="live" data-job="" aria-label="{escape(texts.live_on)}">{empty}</section>'
-    options = "".join(_preset_option(preset, texts) for preset in presets)
+    options = ""
+    for preset in presets:
+        named, controls = preset.words(texts.language), data_attribute("controls", preset_controls(preset, _modes(preset), texts))
+        options += (
+            f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
+            f' data-tasks="{escape(" ".join(preset.tasks))}" data-combines="{str(preset.combines_actions).lower()}"'
+            f' data-reads="{str(preset.reads_prompt).lower()}" data-example="{escape(preset.examples[0])}"'
+            f' data-caption="{escape(named.examples[0])}" {controls}>'
+            f"{escape(named.title)}</option>"
+        )
     words = texts.with_prefix("live_")
     return (
         f'<section class="live" data-job="{escape(job_id)}" {data_attribute("words", words)}'
@@ -56,17 +65,6 @@ def live_html(presets: Sequence[Preset], job_id: str, texts: Texts, fill: Mappin
 
 def _modes(preset: Preset) -> Modes:
     return {"live": {"is_open"}}
-
-
-def _preset_option(preset: Preset, texts: Texts) -> str:
-    words, controls = preset.words(texts.language), data_attribute("controls", preset_controls(preset, _modes(preset), texts))
-    return (
-        f'<option value="{escape(preset.name)}" data-actions="{escape(" ".join(preset.actions))}"'
-        f' data-tasks="{escape(" ".join(preset.tasks))}" data-combines="{str(preset.combines_actions).lower()}"'
-        f' data-reads="{str(preset.reads_prompt).lower()}" data-example="{escape(preset.examples[0])}"'
-        f' data-caption="{escape(words.examples[0])}" {controls}>'
-        f"{escape(words.title)}</option>"
-    )
 
 
 def _action_buttons(presets: Sequence[Preset], texts: Texts) -> str:

@@ -61,7 +61,8 @@ class ModelsHandlers(Panel):
 
     def render_panel(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Render the panel when the view opens, and repeatedly while it is open."""
-        return self._redraw(self.context.identify_caller(request))
+        caller = self.context.identify_caller(request)
+        return {self.panel: models_html(self.context.engine.models.rows(), caller)}
 
     def act(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Handle a button of a model. For the operator only."""
@@ -86,10 +87,7 @@ class ModelsHandlers(Panel):
         except StudioError as error:
             message = Message.from_error(error)
         news = {} if message is None else {self.message: message.html(texts)}
-        return self._redraw(caller) | news
-
-    def _redraw(self, caller: Caller) -> Updates:
-        return {self.panel: models_html(self.context.engine.models.rows(), caller)}
+        return {self.panel: models_html(engine.models.rows(), caller)} | news
 
 
 def build_models(shell: Shell) -> ModelsHandlers:

@@ -56,31 +56,27 @@ def queue_html(queue: Queue, texts: Texts) -> str:
         pause = f'<p class="pause" role="alert">{escape(words)}</p>'
     words = texts.queue_others_one if queue.others == 1 else texts.queue_others.format(count=queue.others)
     others = f'<p class="hint">{escape(words)}</p>' if queue.others else ""
+    groups = []
+    for shape, entries in groupby(queue.waiting, key=lambda entry: entry.shape):
+        entries = tuple(entries)
+        assert shape is not None, "a waiting job has a shape"
+        size = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
+        state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
+        waits = [entry.wait for entry in entries if entry.wait is not None]
+        known = len(waits) == len(entries)
+        wait = f" · {texts.queue_wait.format(seconds=format_duration(max(waits)))}" if known else ""
+        groups.append(
+            f'<h3 class="group" data-warm="{"true" if entries[0].is_warm else "false"}"><b>{escape(size)}</b>'
+            f"<span>{escape(state + wait)}</span></h3>{_list_html(entries, texts)}"
+        )
     count = len(queue.running) + len(queue.waiting)
     recent = f"<h3>{escape(texts.queue_recent)}</h3>" + _list_html(queue.recent, texts) if queue.recent else ""
     return (
         f'<section class="queue" data-count="{count}" aria-label="{escape(texts.queue_title)}">'
         f"<h2>{escape(texts.queue_title)}</h2>{pause}{empty}{_list_html(queue.running, texts)}"
-        f"{_groups_html(queue.waiting, texts)}"
+        f"{''.join(groups)}"
         f"{others}{recent}</section>"
     )
-
-
-def _groups_html(waiting: tuple[Entry, ...], texts: Texts) -> str:
-    parts = []
-    for shape, entries in groupby(waiting, key=lambda entry: entry.shape):
-        entries = tuple(entries)
-        assert shape is not None, "a waiting job has a shape"
-        words = texts.queue_group.format(width=shape.width, height=shape.height, frames=shape.num_frames)
-        state = texts.queue_warm if entries[0].is_warm else texts.estimate_compiles_unknown
-        waits = [entry.wait for entry in entries if entry.wait is not None]
-        known = len(waits) == len(entries)
-        wait = f" · {texts.queue_wait.format(seconds=format_duration(max(waits)))}" if known else ""
-        parts.append(
-            f'<h3 class="group" data-warm="{"true" if entries[0].is_warm else "false"}"><b>{escape(words)}</b>'
-            f"<span>{escape(state + wait)}</span></h3>{_list_html(entries, texts)}"
-        )
-    return "".join(parts)
 
 
 def _list_html(entries: tuple[Entry, ...], texts: Texts) -> str:
@@ -99,12 +95,26 @@ def _item_html(entry: Entry, texts: Texts) -> str:
         thumbnail = f'<img src="{media_url(job, entry.view.preview)}" alt="">'
     elif job.has_video:
         thumbnail = f'<img src="{media_url(job, "poster.webp")}" alt="" loading="lazy">'
+    match job.state:
+        case "queued":
+            buttons = [icon_button("queue:go_on", "play", texts.resume_job, job=job.id)] if entry.view.is_held else []
+            buttons.append(icon_button("queue:up", "up", texts.queue_up, job=job.id))
+            buttons.append(icon_button("queue:down", "down", texts.queue_down, job=job.id))
+            if request.is_from_pictures and not request.is_upscaling:
+                buttons.append(icon_button("fill:edit", "edit", texts.queue_edit, job=job.id))
+            buttons.append(icon_button("again:same", "copy", texts.queue_duplicate, job=job.id))
+            buttons.append(icon_button("queue:cancel", "cross", texts.queue_cancel, job=job.id))
+        case "running":
+            buttons = [icon_button("again:same", "copy", texts.queue_duplicate, job=job.id)]
+            buttons.append(icon_button("queue:cancel", "stop", texts.queue_stop, job=job.id))
+        case _:
+            buttons = [icon_button("again:same", "again", texts.same_again, job=job.id)]
     return (
         f'<li data-job="{escape(job.id)}" data-state="{job.state}">'
         f'<button type="button" class="main" data-act="show:show" data-job="{escape(job.id)}" title="{label}">'
         f'{thumbnail}<span class="words"><b>{escape(video_name(request, texts))}</b>'
         f"<small>{escape(_state_text(entry, texts) or facts)}</small>"
-        f"{bar}</span></button>{_buttons_html(entry, texts)}</li>"
+        f'{bar}</span></button><span class="buttons">{"".join(buttons)}</span></li>'
     )
 
 
@@ -129,22 +139,3 @@ def _state_text(entry: Entry, texts: Texts) -> str:
         case "failed":
             return texts.failed
     return ""
-
-
-def _buttons_html(entry: Entry, texts: Texts) -> str:
-    one, request = {"job": entry.job.id}, entry.job.summary
-    match entry.job.state:
-        case "queued":
-            buttons = [icon_button("queue:go_on", "play", texts.resume_job, **one)] if entry.view.is_held else []
-            buttons.append(icon_button("queue:up", "up", texts.queue_up, **one))
-            buttons.append(icon_button("queue:down", "down", texts.queue_down, **one))
-            if request.is_from_pictures and not request.is_upscaling:
-                buttons.append(icon_button("fill:edit", "edit", texts.queue_edit, **one))
-            buttons.append(icon_button("again:same", "copy", texts.queue_duplicate, **one))
-            buttons.append(icon_button("queue:cancel", "cross", texts.queue_cancel, **one))
-        case "running":
-            buttons = [icon_button("again:same", "copy", texts.queue_duplicate, **one)]
-            buttons.append(icon_button("queue:cancel", "stop", texts.queue_stop, **one))
-        case _:
-            buttons = [icon_button("again:same", "again", texts.same_again, **one)]
-    return f'<span class="buttons">{"".join(buttons)}</span>'

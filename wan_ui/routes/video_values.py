@@ -66,10 +66,7 @@ def parse_settings(
         raise UnknownModel(f"model={name[:60]!r}", error.allowed, error.fix) from None
     adjusted = [{"field": "model", "requested": model, "used": preset.name}] if model in aliases else None
     settings |= _parse_size(sent.fields, preset, adjusted) | _parse_seconds(sent.fields, preset, adjusted)
-    return preset, {"prompt": _text_field(sent.fields, "prompt"), **_file_settings(sent), **settings}, adjusted or []
-
-
-def _file_settings(sent: VideoBody) -> dict[str, Any]:
+    prompt = _text_field(sent.fields, "prompt")
     given: dict[str, Any] = {name: str(path) for name, path in sent.files.items() if name not in IMAGES}
     if "input_reference" in given:
         given["image"] = given.pop("input_reference")
@@ -84,7 +81,7 @@ def _file_settings(sent: VideoBody) -> dict[str, Any]:
         given["keyframe_at"] = tuple(map(int, frames))
     if "figures" in sent.files:
         given["figures"] = tuple(sent.files["figures"])
-    return given
+    return preset, {"prompt": prompt, **given, **settings}, adjusted or []
 
 
 def parse_upscaling(sent: VideoBody) -> tuple[int, str]:

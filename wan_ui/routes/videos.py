@@ -113,7 +113,15 @@ def _route(context: StudioContext, path: str, **endpoints: Endpoint) -> Route:
         try:
             return await endpoint(request, context.identify_caller(gr.Request(request)))
         except StudioError as error:
-            return _error_response(request, error)
+            # The status tells clients whether to try again.
+            status, code = next((answer for kind, answer in _STATUSES if isinstance(error, kind)), (HTTPStatus.CONFLICT, None))
+            headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
+            # The first word of the message is the field that caused the error, if the API has such a field.
+            field = re.split(r"\W", error.what, maxsplit=1)[0]
+            if not isinstance(error, UnknownField):
+                field = _OURS.get(field, field)
+                field = field if isinstance(error, RequestError) and field in _PARAMS else None
+            return refusal_response(request.scope, status, error_sentence(error), headers, param=field, code=code)
 
     return Route(path, answer, methods=_METHODS)
 
@@ -263,18 +271,6 @@ class Videos:
 def _model_object(name: str) -> dict[str, object]:
     """Return a preset as OpenAI's `model` object. `created` is 0, because presets have no date."""
     return {"id": name, "object": "model", "created": 0, "owned_by": _OWNER}
-
-
-def _error_response(request: Request, error: StudioError) -> Response:
-    """Return a response with the error's message. Its status tells clients whether to try again."""
-    status, code = next((answer for kind, answer in _STATUSES if isinstance(error, kind)), (HTTPStatus.CONFLICT, None))
-    headers = {"connection": "close"} if isinstance(error, BodyTooLarge) else None
-    # The first word of the message is the field that caused the error, if the API has such a field.
-    field = re.split(r"\W", error.what, maxsplit=1)[0]
-    if not isinstance(error, UnknownField):
-        field = _OURS.get(field, field)
-        field = field if isinstance(error, RequestError) and field in _PARAMS else None
-    return refusal_response(request.scope, status, error_sentence(error), headers, param=field, code=code)
 
 
 async def stream_events(context: StudioContext, job: Job) -> AsyncIterator[str]:

@@ -116,7 +116,7 @@ async def send_generated_file(
     try:
         download = downloads.start_download(who, num_bytes)
     except TooManyDownloads as error:
-        return _error_response(error, 429)
+        return PlainTextResponse(str(error), 429, PRIVATE)
     except Busy as error:
         return busy_response(error)
     folder, response = None, None
@@ -132,7 +132,7 @@ async def send_generated_file(
     except Busy as error:
         return busy_response(error)
     except RequestError as error:
-        return _error_response(error, 422)
+        return PlainTextResponse(str(error), 422, PRIVATE)
     except StudioError:
         return not_found_response()
     except OSError:
@@ -171,7 +171,3 @@ class _DownloadResponse(FileResponse):
         finally:
             self._downloads.end_download(download)
             self._done()
-
-
-def _error_response(error: StudioError, status: int) -> Response:
-    return PlainTextResponse(str(error), status, PRIVATE)

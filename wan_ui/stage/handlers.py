@@ -14,7 +14,7 @@ import gradio as gr
 from backend.engine.job import Job
 from backend.errors import RequestError, StudioError
 from backend.media.sandbox import Steps
-from wan_ui.components.events import EACH, QUIET, SILENT, Updates, Values, now_microseconds, stamp_html, start_script
+from wan_ui.components.events import EACH, LAST, QUIET, RAW, SILENT, Updates, Values, now_microseconds, stamp_html, start_script
 from wan_ui.components.field_errors import error_place, error_sentence
 from wan_ui.components.progress import StageView
 from wan_ui.components.toast import Message
@@ -95,7 +95,7 @@ class StageHandlers(Panel):
         panel, unlimited = self.panel, {"concurrency_limit": None, "trigger_mode": "multiple"}
         followed = event.then(self.follow, panel.job_id, panel.view, **unlimited, **SILENT)
         updated = followed.then(self.update_after_job, None, [panel.status, self.form.actions.stop, panel.queue], **EACH)
-        self.form_handlers.estimate_after(updated)
+        updated.then(self.form_handlers.estimate, self.form.inputs, self.form.actions.estimate, **RAW, **LAST)
 
     def initial_updates(self, caller: Caller, parameters: Mapping[str, str], values: Values) -> Updates:
         """Return the visitor's running job, else their newest job, and the stage in their language.

@@ -13,7 +13,6 @@ from backend.schemas.worker import CacheAction
 from wan_ui.components.buttons import Act
 from wan_ui.components.events import Updates, Values
 from wan_ui.components.toast import Message
-from wan_ui.services.caller import Caller
 from wan_ui.services.panel import Acts, Panel
 from wan_ui.services.studio_context import StudioContext
 from wan_ui.system.html import freed_space_text, system_html
@@ -38,7 +37,7 @@ class SystemHandlers(Panel):
 
     def render_panel(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Render the panel when the view opens, and repeatedly while it is open."""
-        return self._redraw(self.context.identify_caller(request))
+        return {self.panel: system_html(self.context.engine, self.context.identify_caller(request))}
 
     def clean(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Run the hourly cleaning now, and show how much it deleted. For the operator only."""
@@ -49,7 +48,7 @@ class SystemHandlers(Panel):
             message = Message(text=freed_space_text(self.context.engine.cleaner.clean(), caller.texts))
         except StudioError as error:
             message = Message.from_error(error)
-        return self._redraw(caller) | {self.message: message.html(caller.texts)}
+        return {self.panel: system_html(self.context.engine, caller), self.message: message.html(caller.texts)}
 
     def keep(self, values: Values, request: gr.Request, event: gr.EventData) -> Updates:
         """Keep a cached model loaded, allow unloading, or unload it. For the operator only."""
@@ -57,9 +56,6 @@ class SystemHandlers(Panel):
         if caller.is_operator and act.what in get_args(CacheAction):
             self.context.engine.pool.manage_model(act.job, act.value, cast(CacheAction, act.what))
         return {self.panel: gr.skip()}
-
-    def _redraw(self, caller: Caller) -> Updates:
-        return {self.panel: system_html(self.context.engine, caller)}
 
 
 def build_system(shell: Shell) -> SystemHandlers:
