@@ -80,7 +80,7 @@ def run_in_this_process(arguments: argparse.Namespace) -> int:
     if message is not None:
         print_error(message)
         return FAILED
-    for note in run.all_notes:
+    for note in (*run.notes, *run.loaded.runtime.fallbacks.sentences()):
         sys.stderr.write(f"{note}\n")
     return _print_result(arguments, product, {"load": load_seconds, **run.clock.seconds, "total": time.monotonic() - began})
 

@@ -189,7 +189,19 @@ class Cleaner:
                 for folder in list(settings.runs_dir.glob("*")):
                     if folder.name not in known and _age_seconds(folder) > _DAY and not (folder / VIDEO_FILE).exists():
                         freed["intermediate"] += self._remove_files(folder)
-                freed["comparisons"] += self._clean_comparisons()
+                # Comparisons whose jobs no longer exist go, and exported videos, whose names start with the comparison's id. An
+                # export also goes after `EXPORT_SECONDS`, or if a job is in the bin. Unfinished files, with a dot, stay an hour.
+                paths = list(settings.comparisons_dir.glob("*"))
+                comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
+                there, in_library = files.job_ids(), files.job_ids(is_deleted=False)
+                for comparison in comparisons.values():
+                    if not there.intersection(comparison.jobs):
+                        self._store.user_presets.forget_comparison(comparison.id)
+                whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
+                for path in paths:
+                    age, is_unfinished = _age_seconds(path), path.name.startswith(".")
+                    if age > EXPORT_SECONDS or not (path.name.partition(".")[0] in whole or (is_unfinished and age < _HOUR)):
+                        freed["comparisons"] += _remove_file(path)
                 freed["logs"] += sum(_truncate_log(path) for path in list(settings.logs_dir.glob("*.log")))
                 freed["compiled"] += trim_folder(settings.compiled_dir, MOST_COMPILED)
                 for folder in list(settings.uploads_dir.glob("*.uploads")):
@@ -316,25 +328,6 @@ class Cleaner:
         before = folder_size(folder).total
         shutil.rmtree(folder, ignore_errors=True)
         return before - folder_size(folder).total
-
-    def _clean_comparisons(self) -> int:
-        """Delete comparisons whose jobs no longer exist, and their exported videos, whose names start with the comparison's id.
-
-        An export also goes after `EXPORT_SECONDS`, or if a job is in the bin. Unfinished files, with a dot, are kept for an hour.
-        """
-        paths = list(self._settings.comparisons_dir.glob("*"))
-        comparisons = {one.id: one for one in self._store.user_presets.comparisons()}
-        there, in_library = self._store.files.job_ids(), self._store.files.job_ids(is_deleted=False)
-        for comparison in comparisons.values():
-            if not there.intersection(comparison.jobs):
-                self._store.user_presets.forget_comparison(comparison.id)
-        whole = {key for key, one in comparisons.items() if in_library.issuperset(one.jobs)}
-        freed = 0
-        for path in paths:
-            age, is_unfinished = _age_seconds(path), path.name.startswith(".")
-            if age > EXPORT_SECONDS or not (path.name.partition(".")[0] in whole or (is_unfinished and age < _HOUR)):
-                freed += _remove_file(path)
-        return freed
 
 
 def trim_folder(folder: Path, most_bytes: int, spare_seconds: float = 0.0) -> int:

@@ -207,7 +207,18 @@ class Dispatcher:
             if self._event_log.is_closed or job_id not in self.running:
                 return
             if isinstance(event, Interrupted):
-                self._handle_interruption(job_id, event)
+                entry = self._remove_running(job_id)
+                if event.by == "disk":
+                    self._event_log.pause()
+                elif event.by != "loss":
+                    self._last_fault = time.monotonic()
+                verdict = self._decide_recovery(job_id, event)
+                if isinstance(verdict, Requeue):
+                    self._event_log.apply_change(self._store.jobs.requeue, job_id, verdict.waits)
+                    self._waiting.append(replace(entry, has_started=True, is_held=verdict.waits))
+                    self._sort_and_report()
+                else:
+                    self._end_job(job_id, verdict)
                 self._dispatch()
                 return
             if isinstance(event, Finished):
@@ -232,20 +243,6 @@ class Dispatcher:
             if event.is_final:
                 self._remove_running(job_id)
                 self._dispatch()
-
-    def _handle_interruption(self, job_id: str, interrupted: Interrupted) -> None:
-        entry = self._remove_running(job_id)
-        if interrupted.by == "disk":
-            self._event_log.pause()
-        elif interrupted.by != "loss":
-            self._last_fault = time.monotonic()
-        verdict = self._decide_recovery(job_id, interrupted)
-        if not isinstance(verdict, Requeue):
-            self._end_job(job_id, verdict)
-            return
-        self._event_log.apply_change(self._store.jobs.requeue, job_id, verdict.waits)
-        self._waiting.append(replace(entry, has_started=True, is_held=verdict.waits))
-        self._sort_and_report()
 
     def _remove_running(self, job_id: str) -> QueueEntry:
         self._workers.pop(job_id, None)

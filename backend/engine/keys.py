@@ -103,7 +103,7 @@ class Keys:
 
     def find_by_secret(self, secret: str) -> Key | None:
         """Return the key with this secret, None for an unknown or revoked key. Raises: DataFolderError."""
-        if not is_program_key(secret):
+        if not secret.startswith(PREFIX):
             return None
         digest = hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
         rows = [row for row in self._rows() if hmac.compare_digest(row[1], digest)]
@@ -144,11 +144,6 @@ class Keys:
     def _trouble(self, error: Exception) -> DataFolderError:
         fix = "move it away and create the keys again, or choose another folder with --data-dir"
         return DataFolderError(f"{self._path} cannot be used ({error}):", "it must be a writable SQLite file", fix)
-
-
-def is_program_key(secret: str) -> bool:
-    """Return whether a text has the form of a program's key. Does not read the file."""
-    return secret.startswith(PREFIX)
 
 
 def has_key(owner: str) -> bool:

@@ -81,7 +81,8 @@ class Webhooks:
 
     def add(self, job: Job, url: str) -> None:
         """Store the webhook of a new job. Raises: OSError."""
-        _write(job.folder / FILE, url, failures=0)
+        with replace_file(job.folder / FILE) as new:
+            new.write_text(json.dumps({"url": url, "failures": 0}), encoding="utf-8")
         self._schedule_ended(job.id)  # the job may have ended already
 
     def notify_end(self, job_id: str, event: Event) -> None:
@@ -155,13 +156,9 @@ class Webhooks:
                 logger.warning("The webhook of job %s could not be delivered: %s", job.id, outcome)
             file.unlink(missing_ok=True)
             return
-        _write(file, stored["url"], failures)
+        with replace_file(file) as new:
+            new.write_text(json.dumps({"url": stored["url"], "failures": failures}), encoding="utf-8")
         self._schedule(job.id, RETRY_SECONDS[failures - 1])
-
-
-def _write(file: Path, url: str, failures: int) -> None:
-    with replace_file(file) as new:
-        new.write_text(json.dumps({"url": url, "failures": failures}), encoding="utf-8")
 
 
 def _post(url: SplitResult, hosts: frozenset[str], body: bytes, headers: dict[str, str]) -> int:

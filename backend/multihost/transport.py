@@ -128,16 +128,13 @@ class MultihostTransport:
         with contextlib.suppress(OSError):
             oldest[1].shutdown(socket.SHUT_RDWR)  # the thread of this connection then closes the socket
 
-    def _remove_unauthenticated(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._unauthenticated = [one for one in self._unauthenticated if one[1] is not connection]
-
     def _handle_connection(self, connection: socket.socket, address: str) -> None:
         """Authenticate a connection, check its versions, and serve the member until it disconnects."""
         try:
             wire = Wire(connection)
         except OSError:
-            self._remove_unauthenticated(connection)
+            with self._lock:
+                self._unauthenticated = [one for one in self._unauthenticated if one[1] is not connection]
             connection.close()
             return
         timer = threading.Timer(_AUTHENTICATE_SECONDS, wire.close)
@@ -150,7 +147,8 @@ class MultihostTransport:
                     hello, _ = wire.receive()
                 finally:
                     timer.cancel()
-                    self._remove_unauthenticated(connection)
+                    with self._lock:
+                        self._unauthenticated = [one for one in self._unauthenticated if one[1] is not connection]
                 count = self._hosts.count
                 if not isinstance(hello, messages.Hello):
                     refusal = "its first message must state its process number, the number of processes and its versions"

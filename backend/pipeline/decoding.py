@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -150,27 +149,18 @@ def write_result(run: Run, pieces: list[np.ndarray], latents: Latents) -> VideoR
         if sound is not None and (run.place.is_first or run.match_colors is not list):
             sound.write(run.folder / MODEL_SOUND)
         if run.place.is_first:
-            has_sound = _add_audio(run, path, count, sound)
+            clip, seconds, size = request.video or request.drive, count / request.fps, (request.width, request.height)
+            try:
+                if sound is not None:
+                    replace_audio(path, sound.part(0, seconds), size)
+                    has_sound = True
+                # A video that extends a clip does not get its audio, because most of the video is new.
+                elif clip is not None and request.extend is None and request.keeps_sound and read_clip_facts(clip).has_sound:
+                    copy_clip_audio(path, clip, Part.from_request(request).trim[0], seconds, size)
+                    has_sound = True
+            except StudioError as error:
+                run.notes.append(f"The video has no audio: {error.cause}")
     return run.create_result(path, count, has_sound=has_sound)
-
-
-def _add_audio(run: Run, path: Path, num_frames: int, sound: Sound | None) -> bool:
-    """Put `sound` into the video, or the input clip's audio if no `sound` is given. Return whether the video now has audio. An
-    error only adds a note. A video that extends a clip does not get its audio, because most of the video is new."""
-    request, seconds = run.request, num_frames / run.request.fps
-    size = request.width, request.height
-    try:
-        if sound is not None:
-            replace_audio(path, sound.part(0, seconds), size)
-            return True
-        clip = request.video or request.drive
-        if clip is None or request.extend is not None or not request.keeps_sound or not read_clip_facts(clip).has_sound:
-            return False
-        copy_clip_audio(path, clip, Part.from_request(request).trim[0], seconds, size)
-        return True
-    except StudioError as error:
-        run.notes.append(f"The video has no audio: {error.cause}")
-        return False
 
 
 def add_flops(result: VideoResult, loaded: LoadedModel) -> VideoResult:

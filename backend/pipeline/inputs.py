@@ -61,15 +61,18 @@ def blank_inputs(request: GenerationRequest) -> Inputs:
         if setting.media == "picture":
             return Image.new("RGB", (sized.width, sized.height))
         if setting.media == "sound":
-            return create_silence(SoundPart.from_request(sized))
+            return np.zeros((CHANNELS, round(SoundPart.from_request(sized).seconds * MODEL_RATE)), np.float32)
         part = Part.from_request(sized, setting.name)
         shape = (part.num_frames, *part.size[::-1])
         return np.zeros(shape, bool) if setting.media == "either" else np.zeros((*shape, 3), np.uint8)
 
-    def create_silence(part: SoundPart) -> np.ndarray:
-        return np.zeros((CHANNELS, round(part.seconds * MODEL_RATE)), np.float32)
-
-    return _make_inputs(request, create_blank, lambda: (create_silence(SoundPart.from_clip(request, 0.0)),), None, {})
+    return _make_inputs(
+        request,
+        create_blank,
+        lambda: (np.zeros((CHANNELS, round(SoundPart.from_clip(request, 0.0).seconds * MODEL_RATE)), np.float32),),
+        None,
+        {},
+    )
 
 
 def _make_inputs(

@@ -53,7 +53,8 @@ def suggest_smaller_requests(
     room = memory if needed > memory else CAUTION * needed
     if needed <= measured.weights:
         return ()
-    share = fitting_share_of_tokens(weights=measured.weights, needed=int(needed), capacity=int(room))
+    # The share of the request's tokens that fits. It is below 0 if the weights alone do not fit.
+    share = CAUTION * (int(room) - measured.weights) / (int(needed) - measured.weights)
 
     def peak_if_fitting(candidate: GenerationRequest) -> int | None:
         peak = measure_memory(candidate, devices, mesh, tell, only=measured.largest, runtime=runtime).peak
@@ -126,12 +127,6 @@ def find_first_fitting(
         if (size := bytes_if_fitting(candidate)) is not None:
             return candidate, size
     return None
-
-
-def fitting_share_of_tokens(*, weights: int, needed: int, capacity: int) -> float:
-    """Return the share of the request's tokens that fits into `capacity` bytes of each device, below 0 if the weights alone do
-    not fit. `needed` are all bytes that the request needs, including `weights`."""
-    return CAUTION * (capacity - weights) / (needed - weights)
 
 
 def fewer_frames(request: GenerationRequest, share: float) -> Iterator[GenerationRequest]:

@@ -84,11 +84,6 @@ class Run:
         # The type `Opened` has no DrivingClip. The roles "video" and "mask" never give a DrivingClip, so the cast is safe.
         return KeptPixels(request=request, inputs=cast(Opened, open_inputs(request, roles=("video", "mask"))))
 
-    @property
-    def all_notes(self) -> tuple[str, ...]:
-        """The notes, and a sentence for each kernel fallback."""
-        return (*self.notes, *self.loaded.runtime.fallbacks.sentences())
-
     def create_result(
         self, video: Path, num_frames: int, request: GenerationRequest | None = None, has_sound: bool = False
     ) -> VideoResult:
@@ -104,7 +99,7 @@ class Run:
             seconds={name: round(value, 3) for name, value in self.clock.total_seconds().items()},
             request=request,
             versions=self.loaded.versions,
-            notes=self.all_notes,
+            notes=(*self.notes, *self.loaded.runtime.fallbacks.sentences()),
         )
 
     @property

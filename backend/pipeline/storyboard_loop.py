@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +150,22 @@ class StoryboardFiles:
         pieces = plan_pieces(self._request, self._preset, count)
         num_frames, has_sound, notes = count_film_frames(pieces), False, [note for result in results for note in result.notes]
         if self._is_first_host:
-            has_sound = self._write_joined_video(pieces, results, notes)
+            path, request = self.folder / VIDEO_FILE, self._request
+            parts = (self._read_shot_frames(index, piece) for index, piece in enumerate(pieces))
+            write_video(cross_fade(parts, [piece.fade for piece in pieces]), path, fps=request.fps, request=request)
+            try:
+                sounds = [self._shot_audio(index) if result.has_sound else None for index, result in enumerate(results)]
+                own = next((index for index, sound in enumerate(sounds) if sound), None)
+                # If the model generated all audio, the video gets the model's sample rate.
+                is_models_alone = request.track is None and not request.shot_videos
+                rate = self._read_model_audio(own).rate if is_models_alone and own is not None else MAX_RATE
+                # The audio of two shots cross-fades during the frames that both shots contain. A shot without audio is silent.
+                sound = mix_film_audio(pieces, request.fps, sounds, Track.from_request(request), rate)
+                if sound is not None:
+                    replace_audio(path, sound, (request.width, request.height))
+                has_sound = sound is not None
+            except StudioError as error:
+                notes.append(f"The video has no audio: {error.cause}")
         for previews in self.folder.glob(f"{shots.FOLDER}/*/{PREVIEW_FOLDER}"):
             shutil.rmtree(previews)
         for name in (shots.FRAMES, MODEL_SOUND):
@@ -167,27 +182,6 @@ class StoryboardFiles:
             has_sound=has_sound,
             flops={},
         )
-
-    def _write_joined_video(self, pieces: Sequence[Piece], results: Sequence[VideoResult], notes: list[str]) -> bool:
-        """Write the joined video, with the model's sample rate if the model generated all audio. Return whether it has audio. If
-        the audio cannot be created, add a note. Raises: VideoFileError."""
-        path = self.folder / VIDEO_FILE
-        parts = (self._read_shot_frames(index, piece) for index, piece in enumerate(pieces))
-        frames = cross_fade(parts, [piece.fade for piece in pieces])
-        write_video(frames, path, fps=self._request.fps, request=self._request)
-        try:
-            sounds = [self._shot_audio(index) if result.has_sound else None for index, result in enumerate(results)]
-            is_models_alone = self._request.track is None and not self._request.shot_videos
-            own = next((index for index, sound in enumerate(sounds) if sound), None)
-            rate = self._read_model_audio(own).rate if is_models_alone and own is not None else MAX_RATE
-            # The audio of two shots cross-fades during the frames that both shots contain. A shot without audio is silent.
-            sound = mix_film_audio(pieces, self._request.fps, sounds, Track.from_request(self._request), rate)
-            if sound is not None:
-                replace_audio(path, sound, (self._request.width, self._request.height))
-            return sound is not None
-        except StudioError as error:
-            notes.append(f"The video has no audio: {error.cause}")
-            return False
 
     def _required_files(self, index: int) -> tuple[str, ...]:
         """Return the names of the files that this shot must have, so that later shots can continue it."""

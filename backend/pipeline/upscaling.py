@@ -70,9 +70,15 @@ def upscale_video(
     if request.finished_video:
         yield from larger(Path(request.finished_video), None)
         return
-    smaller_result = _read_smaller(folder, without_upscaling(request))
+    smaller_request = without_upscaling(request)
+    try:
+        stored = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
+    except (OSError, ValueError, LookupError):
+        stored = None
+    is_there = stored and (folder / SMALLER).is_file() and stored.request.for_sharing() == smaller_request.for_sharing()
+    smaller_result = stored if is_there else None
     if smaller_result is None:
-        with contextlib.closing(make_smaller(without_upscaling(request))) as events:
+        with contextlib.closing(make_smaller(smaller_request)) as events:
             for event in events:
                 if not isinstance(event, Finished):
                     yield event
@@ -190,12 +196,3 @@ def _create_result(
         versions=own | result.versions,
         notes=(*result.notes, note, *tiled),
     )
-
-
-def _read_smaller(folder: Path, request: GenerationRequest) -> VideoResult | None:
-    try:
-        result = VideoResult.from_json(json.loads((folder / RESULT).read_text("utf-8")))
-    except (OSError, ValueError, LookupError):
-        return None
-    is_there = (folder / SMALLER).is_file() and result.request.for_sharing() == request.for_sharing()
-    return result if is_there else None

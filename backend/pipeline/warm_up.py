@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Generator, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from backend.host_memory import free_memory
-from backend.models.model import SOUND, STAGES, VIDEO, Latents, Model, Stage
+from backend.models.model import SOUND, STAGES, VIDEO, Model, Stage
 from backend.pipeline import prompt_schedule
 from backend.pipeline.decoding import decode_piece, decode_preview
 from backend.pipeline.denoising_loop import Denoising
@@ -55,20 +56,19 @@ def warm_up(model: Model, request: GenerationRequest, stages: Collection[Stage] 
         began = time.monotonic()
         return compile_it(), time.monotonic() - began
 
-    def seconds_left() -> float:
-        """Round up to tenths. 0 means that the time is unknown, so a short time must not become 0."""
-        return math.ceil(10 * forecast.seconds_left) / 10
-
     with ThreadPoolExecutor(at_once, "compile") as pool:
         try:
             compilations = [pool.submit(compile_timed, call.program.trace(*call.arguments)) for call in unready]
             for index, (call, kind, future) in enumerate(zip(unready, kinds, compilations, strict=True), 1):
                 name = call.program.name
-                yield Compiling(name, index=index, total=total, seconds_left=seconds_left())
+                # Round up to tenths: 0 means that the time is unknown, so a short time must not become 0.
+                left = math.ceil(10 * forecast.seconds_left) / 10
+                yield Compiling(name, index=index, total=total, seconds_left=left)
                 compilation, seconds = future.result()
                 forecast.measured.append(seconds)
                 if compilation.is_loaded:
-                    yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=seconds_left())
+                    left = math.ceil(10 * forecast.seconds_left) / 10
+                    yield Compiling(name, is_loaded=True, index=index, total=total, seconds_left=left)
                 else:
                     times.record({kind: seconds})
         finally:
@@ -85,9 +85,6 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
     """Yield the work of `generate` for these stages. All arrays are replaced by their shapes."""
     run, small = Described(request=request, model=model), request_at_first_size(request)
 
-    def describe_latents(sized: GenerationRequest) -> Latents:
-        return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(sized).items()}
-
     encoding = prompt_schedule.encode_all_texts(model, run.weights, request, blank_inputs(request))
     conditions = (yield from encoding) if "encode" in stages else describe(encoding)
     if "denoise" in stages:
@@ -99,8 +96,10 @@ def _video_work(model: Model, request: GenerationRequest, stages: Collection[Sta
         for sized in (request, small) if model.spec.refines and small != request else (request,):
             # Full-size previews may use the same program as the decoder. Then it is only yielded below, for "decode".
             if sized != request or "decode" not in stages or model.preview_stride != model.decode_stride:
-                yield from decode_preview(run, describe_latents(sized)[VIDEO])
-    latents, decoder_state = describe(model.finish(conditions.select(0).full, describe_latents(request))), None
+                video: Any = jax.ShapeDtypeStruct(model.latent_shapes(sized)[VIDEO], jnp.float32)
+                yield from decode_preview(run, video)
+    described = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in model.latent_shapes(request).items()}
+    latents, decoder_state = describe(model.finish(conditions.select(0).full, described)), None
     if "decode" not in stages:
         return
     for first in range(0, latents[VIDEO].shape[2], model.decode_stride):

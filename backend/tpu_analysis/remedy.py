@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import repeat
 
 from backend.chips import SLICES
-from backend.pipeline.memory_suggestions import fewer_frames, find_first_fitting, fitting_share_of_tokens, smaller_sizes
+from backend.pipeline.memory_suggestions import CAUTION, fewer_frames, find_first_fitting, smaller_sizes
 from backend.schemas.request import GenerationRequest
 
 
@@ -45,7 +45,8 @@ Compiled = Callable[[str, GenerationRequest], int | None]
 
 def find_remedies(shortage: Shortage, compiled: Compiled) -> list[Remedy]:
     """Return at most three remedies: a larger slice, fewer frames, and a smaller size."""
-    share = fitting_share_of_tokens(weights=shortage.weights, needed=shortage.needed, capacity=shortage.capacity)
+    # The share of the request's tokens that fits. It is below 0 if the weights alone do not fit.
+    share = CAUTION * (shortage.capacity - shortage.weights) / (shortage.needed - shortage.weights)
     chip, needed = shortage.topology.partition(":")[0], shortage.needed * shortage.num_devices
     larger_slices = (
         (f"{chip}:{shape}", shortage.request)

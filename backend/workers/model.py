@@ -95,8 +95,17 @@ class WorkerModel:
         if not self.started.keeps_models:
             if self._source == wanted:
                 return
-        elif self._use_cached(wanted):
-            return
+        else:  # use the model from now on if all hosts have it cached
+            if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
+                self._reports.send_status("loading", "Restoring a cached model")
+            kept = self.started.model_cache.activate(wanted)
+            if "" not in self._reports.gather("kept", "yes" if kept is not None else ""):
+                is_other = self._source != wanted
+                self.loaded, self._source = kept, wanted
+                if is_other:
+                    self.report_facts()
+                return
+            self.started.model_cache.unload(wanted)
         self._reports.send_status("loading", f"Loading {preset.title}")
         files = self.started.check(preset, self._model, report)
         if len(set(self._reports.gather("checked", getattr(files, "files_hash", "")))) > 1:
@@ -109,20 +118,6 @@ class WorkerModel:
 
     def _key(self, preset: Preset) -> Key:
         return self._model or preset.model_source, preset.weight_format
-
-    def _use_cached(self, wanted: Key) -> bool:
-        """Use this model from now on if all hosts have it cached. Return False if it must be loaded."""
-        if self._source != wanted and any(model.model == wanted[0] for model in self.started.model_cache.list_models()):
-            self._reports.send_status("loading", "Restoring a cached model")
-        kept = self.started.model_cache.activate(wanted)
-        if "" in self._reports.gather("kept", "yes" if kept is not None else ""):
-            self.started.model_cache.unload(wanted)
-            return False
-        is_other = self._source != wanted
-        self.loaded, self._source = kept, wanted
-        if is_other:
-            self.report_facts()
-        return True
 
     def _load_with_retry(self, preset: Preset, report: Report, files: Any, request: GenerationRequest | None) -> Any:
         """Load the model. If memory is short, unload the cached models and try again."""

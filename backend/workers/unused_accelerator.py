@@ -65,7 +65,20 @@ def explain_unused(here: Surroundings, devices: Sequence[Device]) -> UnusedAccel
         found = f"{accelerator} {accelerator.verb} here and left alone, because JAX_PLATFORMS={chosen} says so"
         return UnusedAccelerator(found=found, fix="leave JAX_PLATFORMS out to use what is here", is_fault=False)
     if accelerator.platform == "gpu":
-        return _gpu_idle(here, accelerator)
+        if not accelerator.has_driver:
+            found = f"{accelerator} {accelerator.verb} here, but NVIDIA's driver is not, so everything runs on the CPU"
+            return UnusedAccelerator(found=found, fix="`sudo ubuntu-drivers install`, then restart the machine")
+        if not accelerator.files:
+            found = f"{accelerator} {accelerator.verb} here, but no device file leads there, so everything runs on the CPU"
+            return UnusedAccelerator(found=found, fix="start the container with `--gpus all`")
+        jax = here.versions.get("jax", "")
+        plugins = {name: found for name, found in here.versions.items() if name.endswith("-plugin")}
+        if jax not in plugins.values():
+            wrong = (f"{name} {found} does not belong to jax {jax}" for name, found in plugins.items())
+            what = next(wrong, "jax is built for CPUs")
+            found = f"{accelerator} {accelerator.verb} here, but {what}, so everything runs on the CPU"
+            return UnusedAccelerator(found=found, fix=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
+        return _gpu_refusal(here)
     if not accelerator.files:
         them = "them" if accelerator.count > 1 else "it"
         found = f"{accelerator} {accelerator.verb} on this machine's bus, but there is no device file for {them}"
@@ -134,22 +147,6 @@ def explain_from_log(log: Path, root: Path = Path("/")) -> UnusedAccelerator | N
 
 def installed_versions() -> dict[str, str]:
     return {name: found for name in PACKAGES if (found := installed_version(name, ""))}
-
-
-def _gpu_idle(here: Surroundings, gpu: Accelerator) -> UnusedAccelerator:
-    if not gpu.has_driver:
-        found = f"{gpu} {gpu.verb} here, but NVIDIA's driver is not, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, fix="`sudo ubuntu-drivers install`, then restart the machine")
-    if not gpu.files:
-        found = f"{gpu} {gpu.verb} here, but no device file leads there, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, fix="start the container with `--gpus all`")
-    jax = here.versions.get("jax", "")
-    plugins = {name: found for name, found in here.versions.items() if name.endswith("-plugin")}
-    if jax not in plugins.values():
-        what = next((f"{name} {found} does not belong to jax {jax}" for name, found in plugins.items()), "jax is built for CPUs")
-        found = f"{gpu} {gpu.verb} here, but {what}, so everything runs on the CPU"
-        return UnusedAccelerator(found=found, fix=f'`{here.installer} "jax[cuda12]=={jax}"`, then start again')
-    return _gpu_refusal(here)
 
 
 def _gpu_refusal(here: Surroundings) -> UnusedAccelerator:

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backend.engine.keys import Key, Keys, is_program_key
+from backend.engine.keys import PREFIX, Key, Keys
 from backend.files import replace_file
 from wan_ui.gateway.visitors import cookie_header, is_for_page, owner_name
 
@@ -104,7 +104,7 @@ class Access:
         Raises: DataFolderError.
         """
         key = bearer_key(headers)
-        if self._keys is None or not is_program_key(key):
+        if self._keys is None or not key.startswith(PREFIX):
             return False
         found = await asyncio.get_running_loop().run_in_executor(self._thread, self._keys.find_by_secret, key)
         _CHECKED_KEY.set((self.key, key, found))
