@@ -58,24 +58,8 @@ def doctor(arguments: argparse.Namespace) -> bool:
     verdict = worst_state(findings.checks)
     sys.stdout.write(f"{VERDICTS[verdict]}\n")
     if target is not None:
-        facts = {
-            "preset": preset.name,
-            "verdict": verdict,
-            "seconds": round(time.monotonic() - started, 1),
-            "machine": {
-                "python": sys.version.split()[0],
-                "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
-                "cores": os.cpu_count(),
-                "accelerators": [str(one) for one in here.accelerators],
-                "platforms": list(here.platforms),
-                "versions": dict(here.versions),
-            },
-            "devices": [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in findings.devices],
-            "refusal": findings.refusal,
-            "recommended": findings.recommended,
-            "checks": [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in findings.checks],
-        }
-        target.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+        facts = {"preset": preset.name, "verdict": verdict, "seconds": round(time.monotonic() - started, 1)}
+        target.write_text(json.dumps(facts | findings.to_json(), indent=2) + "\n", "utf-8")
     return verdict != "fault"
 
 
@@ -94,6 +78,23 @@ class Findings:
         self.checks.append(check)
         sys.stdout.write(f"{check}\n")
         sys.stdout.flush()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the machine, its devices and the checks as JSON values."""
+        return {
+            "machine": {
+                "python": sys.version.split()[0],
+                "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
+                "cores": os.cpu_count(),
+                "accelerators": [str(one) for one in self.here.accelerators],
+                "platforms": list(self.here.platforms),
+                "versions": dict(self.here.versions),
+            },
+            "devices": [{"name": one.name, "kind": one.kind, "bytes_limit": one.bytes_limit} for one in self.devices],
+            "refusal": self.refusal,
+            "recommended": self.recommended,
+            "checks": [{"name": one.name, "state": one.state, "found": one.found, "mend": one.fix} for one in self.checks],
+        }
 
     def _receive(self, message: dict[str, Any]) -> None:
         """Add a finding of `backend.cli.doctor_run`, which runs in a separate process."""

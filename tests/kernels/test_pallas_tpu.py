@@ -251,7 +251,7 @@ def test_chunks_must_divide_their_blocks():
 
 def test_options_reach_the_kernel(monkeypatch):
     seen = []
-    monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda options, **arrays: seen.append(options))
+    monkeypatch.setattr(api.pallas_tpu, "tpu_attention", lambda query, key, value, options, bias, **others: seen.append(options))
     tpu = TpuOptions(chip="v7x", sizes=sizes())
     attention(*random_arrays(300, 300), options=AttentionOptions(implementation="pallas_tpu", window_size=7, tpu=tpu))
     [options] = seen
