@@ -6,6 +6,9 @@ from backend.engine.job import Job, RequestSummary
 from backend.schemas.events import VideoResult
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
+from wan_ui.i18n.languages import LANGUAGES
+
+CHINESE = LANGUAGES["zh"]
 
 
 def a_request(**overrides) -> GenerationRequest:

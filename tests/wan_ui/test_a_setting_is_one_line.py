@@ -35,7 +35,7 @@ LINES = {  # by file: the new line, and the start of the line that it precedes
         "    action: str | None = _setting",
     ),
     "wan_ui/i18n/english.py": ('    grain: str = "Film grain"', "    storyboard: str"),
-    "wan_ui/i18n/chinese.py": ('    grain="胶片颗粒",', "    storyboard="),
+    "wan_ui/i18n/zh.toml": ('grain = "胶片颗粒"', "storyboard ="),
 }
 MAKE = (
     "import sys; from functools import partial; from backend.cli.command_line import parse; "

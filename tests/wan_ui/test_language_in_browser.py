@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.wan_ui.builders import CHINESE
 from tests.wan_ui.steps import ready, rest, wait_until
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 
 pytestmark = pytest.mark.browser

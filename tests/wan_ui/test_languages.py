@@ -7,7 +7,7 @@ import urllib.request
 from typing import Any
 
 from presets import load_preset
-from wan_ui.i18n.chinese import CHINESE
+from tests.wan_ui.builders import CHINESE
 from wan_ui.i18n.english import ENGLISH
 
 DEMO = load_preset("wan-tiny")

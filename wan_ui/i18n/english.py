@@ -1,7 +1,7 @@
 """The labels and messages of the page in English.
 
-Each other language is another value of `Texts` in a file of its own, such as `wan_ui.i18n.chinese`. `wan_ui.i18n.languages` lists
-all languages. Errors of the engine are English in every language.
+Each other language is a file of this folder with the same names, such as zh.toml. Errors of the engine are English in every
+language.
 """
 
 from dataclasses import dataclass, fields
@@ -41,6 +41,8 @@ DETAILS = (
     "vocoder",
     "latent upsampler",
     "the text encoder",
+    "a layer of the text encoder",
+    "the text encoder's norm",
     "the image encoder",
     "the encoder of quoted text",
     "the encoder of sound",

@@ -1,12 +1,22 @@
 """The languages of the page by their codes, and the choice of a visitor's language."""
 
 import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH, Texts
 
-LANGUAGES = {texts.language: texts for texts in (ENGLISH, CHINESE)}
+
+def _read(path: Path) -> Texts:
+    def as_tuple(value: Any) -> Any:
+        return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+
+    return Texts(**{name: as_tuple(value) for name, value in tomllib.loads(path.read_text("utf-8")).items()})
+
+
+LANGUAGES = {texts.language: texts for texts in (ENGLISH, *map(_read, sorted(Path(__file__).parent.glob("*.toml"))))}
 _CHOSEN = re.compile(r"(?:^|;\s*)studio_language=(\w+)")  # the cookie that wan_ui/assets/language.js sets
 
 

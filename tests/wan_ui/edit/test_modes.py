@@ -19,12 +19,11 @@ from backend.media.video import read_frames
 from backend.schemas.request import GenerationRequest
 from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip
-from tests.wan_ui.builders import a_job
+from tests.wan_ui.builders import CHINESE, a_job
 from wan_ui.edit.handlers import EditHandlers, _with_proposed_size, page_settings
 from wan_ui.edit.html import clip_presets, edit_html
 from wan_ui.edit.modes import MODES, loaded_settings, read_request, request_mode, supported_modes
 from wan_ui.form.unused_settings import unused_settings_text
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE
 

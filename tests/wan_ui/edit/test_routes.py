@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 from backend.engine.engine import Engine
 from backend.schemas.settings import find_preset
 from tests.clip_files import counting_clip, marked_clip, turned
+from tests.wan_ui.builders import CHINESE
 from wan_ui.edit.handlers import page_settings
 from wan_ui.edit.html import clip_presets, edit_html
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.media import BEFORE, make_before_video
 

@@ -3,8 +3,8 @@
 import pytest
 
 from backend.schemas.settings import SETTINGS
+from tests.wan_ui.builders import CHINESE
 from tests.wan_ui.steps import wait_until
-from wan_ui.i18n.chinese import CHINESE
 
 pytestmark = pytest.mark.browser
 NARROW = {"width": 390, "height": 844}

@@ -9,7 +9,7 @@ from backend.errors import ImageError, RequestError, SoundError
 from backend.schemas.events import ShotStarted, Step
 from backend.schemas.request import GenerationRequest
 from presets import load_preset
-from tests.wan_ui.builders import a_job
+from tests.wan_ui.builders import CHINESE, a_job
 from tests.wan_ui.form.test_form import a_draft
 from wan_ui.components.field_errors import error_place
 from wan_ui.components.progress import StageView, advance_view, progress_texts
@@ -23,7 +23,6 @@ from wan_ui.form.shots import (
     storyboard_values,
 )
 from wan_ui.form.shots_html import storyboard_html
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 
 FILM = {

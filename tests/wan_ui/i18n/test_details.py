@@ -10,9 +10,8 @@ import pytest
 import backend
 from backend.schemas.events import DOWNLOAD
 from presets import list_presets
-from tests.wan_ui.builders import a_job
+from tests.wan_ui.builders import CHINESE, a_job
 from wan_ui.components.progress import StageView, progress_texts
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.details import translate_detail
 from wan_ui.i18n.english import DETAILS, ENGLISH
 from wan_ui.i18n.languages import LANGUAGES

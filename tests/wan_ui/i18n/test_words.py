@@ -9,9 +9,9 @@ from backend.engine.job import JobState
 from backend.schemas.settings import FIELDS, Extend
 from backend.schemas.worker import WorkerState
 from presets import list_presets
+from tests.wan_ui.builders import CHINESE
 from wan_ui.edit.modes import MODES
 from wan_ui.form.settings import control_updates
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH, Texts
 from wan_ui.i18n.languages import LANGUAGES, texts_for
 from wan_ui.views import VIEWS

@@ -9,7 +9,7 @@ from backend.catalog.compatibility import judge_compatibility
 from backend.catalog.downloads import Download
 from backend.catalog.models import ModelRow
 from presets import list_presets
-from wan_ui.i18n.chinese import CHINESE
+from tests.wan_ui.builders import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.models.html import models_html, short_name
 from wan_ui.services.caller import Caller

@@ -5,9 +5,8 @@ from dataclasses import replace
 from backend.engine.disk import Shortage
 from backend.schemas.events import Interrupted, Queued, Step
 from backend.schemas.shape import Shape
-from tests.wan_ui.builders import a_job
+from tests.wan_ui.builders import CHINESE, a_job
 from wan_ui.components.progress import StageView, advance_view, progress_texts
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.queue.html import Entry, Queue, queue_html
 from wan_ui.stage.html import stage_html

@@ -10,9 +10,8 @@ from backend.engine.estimate import Estimate
 from backend.errors import RequestError
 from backend.schemas.finished import describe_clip, upscale_request
 from backend.schemas.upscaling import FOREIGN
-from tests.wan_ui.builders import a_job, a_request, a_result
+from tests.wan_ui.builders import CHINESE, a_job, a_request, a_result
 from wan_ui.components.progress import StageView
-from wan_ui.i18n.chinese import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.library.html import detail_html
 from wan_ui.services.upscaling import UpscaleOffer, find_offers, parse_offer, upscale_job_request, upscale_menu

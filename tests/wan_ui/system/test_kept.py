@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from backend.schemas.worker import CachedModel, WorkerFacts, WorkerStatus, WorkerView
-from wan_ui.i18n.chinese import CHINESE
+from tests.wan_ui.builders import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.services.caller import Caller
 from wan_ui.system import html

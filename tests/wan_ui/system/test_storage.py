@@ -6,7 +6,7 @@ import pytest
 
 from backend.engine.cleaning import CATEGORIES, Limits
 from backend.settings import from_environment
-from wan_ui.i18n.chinese import CHINESE
+from tests.wan_ui.builders import CHINESE
 from wan_ui.i18n.english import ENGLISH
 from wan_ui.system.html import _storage_rows, freed_space_text
 
