@@ -27,8 +27,8 @@ _WITH_OPTION = {option_name(setting): setting for setting in SETTINGS.values() i
 
 
 def page() -> str:
-    """Return the page with up-to-date generated parts. The settings have one table for each `Setting.subject`. Each
-    command has a section, and so have the options that several commands have."""
+    """Return the page with up-to-date generated parts. The settings have one table for each `Setting.subject`. Each command has
+    a section. One more section has the options that several commands have."""
     texts = []
     for subject, title in _SUBJECTS.items():
         texts.append(f"\n### {title}\n\n{_SETTINGS}")

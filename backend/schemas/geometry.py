@@ -32,7 +32,7 @@ class Geometry:
         return self.num_latent_frames * (self.latent_height // self.patch) * (self.latent_width // self.patch)
 
     def latent_shape(self, channels: int, batch: int = 1) -> tuple[int, int, int, int, int]:
-        """[B, C, F, H, W]."""
+        """Return the shape [B, C, F, H, W] of the latents."""
         return (batch, channels, self.num_latent_frames, self.latent_height, self.latent_width)
 
 

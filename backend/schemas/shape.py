@@ -50,8 +50,8 @@ class Shape:
 
     @classmethod
     def from_request(cls, request: GenerationRequest, model: str | None = None) -> Self:
-        """Return the request's shape, or the upscaling step's if it only upscales a finished video. `model` replaces the preset's
-        checkpoint if set."""
+        """Return the request's shape. If the request only upscales a finished video, return the shape of the upscaling. `model`
+        replaces the preset's checkpoint if set."""
         if request.finished_video:
             return cls.for_upscaling(request)
         try:  # all segments of an Animate video run the same programs, so only a segment's length matters

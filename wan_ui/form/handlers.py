@@ -31,7 +31,7 @@ from wan_ui.services.presets import preset_choices
 from wan_ui.services.studio_context import StudioContext
 
 MOST_HISTORY = 20
-# Choose a preset; estimate; use settings; open a dropped file; own presets; suggest a prompt; batch; instant drafts.
+# Choose a preset; estimate; use settings; open a dropped file; My presets; suggest a prompt; batch; instant drafts.
 FORM_ACTS = ("choose", "estimate", "fill", "drop", "own", "rewrite", "batch", "instant")
 
 # When the visitor chooses a preset, the server's answer overwrites all controls. Gradio can report one choice several times, so

@@ -31,7 +31,7 @@ class LimitedConnection(H11Protocol):
     """An HTTP connection that closes if a request's first line and headers do not arrive in time.
 
     If the number of connections has reached the limit, a new connection replaces one that is idle, or else one that is still
-    sending a request. If there is none, the new connection is refused.
+    sending a request. If no such connection exists, the new connection is refused.
     """
 
     _head_timer: asyncio.TimerHandle | None = None

@@ -15,8 +15,8 @@ from kernels.qkv import HeadBounds
 
 
 class DrivenAttention(KernelAttention):
-    """An attention processor for `WanAttention` that extracts or reads the driving video's keys and values. diffusers' module has
-    no argument for these keys and values, so the caller sets attributes before each layer. To extract, the caller sets
+    """An attention processor for `WanAttention` that extracts or reads the driving video's keys and values. The caller sets
+    attributes before each layer, because diffusers' module has no argument for these keys and values. To extract, the caller sets
     `num_frames` to the driving video's number of latent frames, and reads `extracted` after the layer. To generate, the caller
     sets `num_frames` to None, `keys` to the driving video's keys and values in all layers, and `layer` to the index of the
     layer."""

@@ -27,8 +27,8 @@ from backend.weights.stacked import StackedWeights
 CLIP_TIMESTEP = 1.0
 LEFT_OUT = 9  # index of the layer that the branch with the negative prompt omits
 BESIDE = {"refer_offset_t": 1, "refer_offset_h": 0, "refer_offset_w": -1}
-"""The position of the driving video's first token in time, height and width, counted in tokens from the video's first token. -1
-means the driving video's number of tokens along this axis. The values are diffusers' defaults."""
+"""The position of the driving video's first token in time, height and width, counted in tokens from the video's first token. The
+value -1 is the driving video's number of tokens along this axis. The values are diffusers' defaults."""
 
 
 @jax.tree_util.register_dataclass
