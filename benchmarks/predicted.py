@@ -29,6 +29,8 @@ PARTS = {
     "settle": "finished blocks",
     "sound_decode": "sound",
     "text_encode": "text",
+    "text_layer": "text",
+    "text_norm": "text",
     "vae_decode": "decoder",
     "vae_decode_first": "decoder",
     "vae_decode_next": "decoder",

@@ -66,5 +66,6 @@ def unread_bytes(model: Model, request: GenerationRequest) -> dict[str, int]:
                 sizes[call.program.key] = max(size, sizes.get(call.program.key, 0))
         states = {stage: max(sizes.values(), default=0) for stage, sizes in by_stage.items() if stage != "encode"}
         for stage, sizes in by_stage.items():
-            unread.update(dict.fromkeys(sizes, sum(states.values()) - states.get(stage, 0)))
+            # The state of the stage "denoise" includes the copy of the transformer.
+            unread |= Counter(dict.fromkeys(sizes, sum(states.values()) - states.get(stage, 0)))
     return dict(unread)

@@ -38,7 +38,7 @@ from backend.schemas.progressive import HALF, request_at_first_size
 from backend.schemas.request import GenerationRequest
 from backend.schemas.step_plan import StepPlan
 from backend.schemas.windows import Window
-from backend.weights.host_offload import load_onto_devices
+from backend.weights.host_offload import is_offloaded, load_onto_devices
 from backend.weights.read import checkpoint_shapes
 from backend.weights.stacked import StackedWeights
 
@@ -47,6 +47,8 @@ from backend.weights.stacked import StackedWeights
 class Programs(ClipPrograms):
     """The programs of `ClipPrograms`, and further programs of Wan. `sparse_step` also takes and returns `BlockCounts`."""
 
+    text_layer: Program | None
+    text_norm: Program | None
     copy_matrices: Program
     prepare_text: Program
     sparse_step: Program
@@ -103,10 +105,16 @@ class WanModel(WholeClipModel):
 
         If the texts are padded to fewer than `TEXT_TOKENS` positions, the result also has `text_bias`.
         """
-        programs, tokens = self._programs(request.is_guided), self._tokenize_prompts(request)
-        with load_onto_devices(weights["text_encoder"]) as text:
-            embeddings = yield Call(programs.embed_text, (text, tokens.ids, tokens.mask))
+        programs, tokens, text = self._programs(request.is_guided), self._tokenize_prompts(request), weights["text_encoder"]
+        if programs.layout.mesh.size == 1 and is_offloaded(text):
+            # One chip would need 10.6 GiB for the whole text encoder.
+            layer, norm = programs.text_layer, programs.text_norm
+            embeddings = yield from self._text_encoder.embed_by_layers(layer, norm, text, tokens)
             padded = yield OnHost(pad_embeddings, (embeddings,))
+        else:
+            with load_onto_devices(text) as on_devices:
+                embeddings = yield Call(programs.embed_text, (on_devices, tokens.ids, tokens.mask))
+                padded = yield OnHost(pad_embeddings, (embeddings,))
         conditions = dict(zip(self._named_prompts(request), padded, strict=True))
         if tokens.bias is not None:
             conditions["text_bias"] = tokens.bias
@@ -268,6 +276,9 @@ def make_programs(
     fields: dict[str, Any] = common_programs(denoiser, vae, text_encoder, image_encoder, layout, compiler)
     fields |= (
         dict(
+            text_layer=text_encoder
+            and program("a layer of the text encoder", text_encoder.run_layer, key="text_layer", donated=(1,)),
+            text_norm=text_encoder and program("the text encoder's norm", text_encoder.normalise, key="text_norm"),
             copy_matrices=program(
                 "the expert's copies", denoiser.copy_matrices, key="expert_copies", places=denoiser.copies_sharding
             ),

@@ -4,6 +4,7 @@ Wan attends to 512 text positions: the prompt and padding. All padding embedding
 replace all, if a bias raises its score by the logarithm of their number. The softmax gives the same result.
 """
 
+import copy
 import dataclasses
 import html
 from collections.abc import Mapping
@@ -17,11 +18,15 @@ from jax.sharding import PartitionSpec as P
 from transformers import PreTrainedTokenizerBase, UMT5Config, UMT5EncoderModel
 
 from backend.checkpoints.json_files import Config
-from backend.models.common.modules import network_settings
+from backend.models.common.modules import network_settings, select_prefix
 from backend.models.common.text import TIED, embed_masked, note_cut_prompts, pad_ids
 from backend.models.common.text import TextEncoder as TextEncoderBase
 from backend.models.wan.spec import TEXT_TOKENS
 from backend.runtime.mesh import Layout
+from backend.runtime.program import Program
+from backend.runtime.torch_modules import call_module
+from backend.runtime.work import Call, Make, Put, Wait, Work
+from backend.weights.host_offload import load_onto_devices
 
 LENGTHS = (32, 64, 128, 256, TEXT_TOKENS)  # lengths in tokens to which text is padded; each has compiled programs
 
@@ -89,6 +94,44 @@ class TextEncoder(TextEncoderBase):
     def embed(self, weights: Mapping[str, jax.Array], ids: jax.Array, mask: jax.Array) -> jax.Array:
         """Encode the ids and mask of `TextTokens` to embeddings [B, L, D], zero for padding. This method is pure."""
         return embed_masked(self._model, weights, ids, mask)
+
+    def embed_by_layers(self, layer: Program, norm: Program, weights: Mapping[str, jax.Array], tokens: TextTokens) -> Work:
+        """Compute `embed` with weights on the host, of which only one layer at a time is copied to the devices. Yields work.
+
+        `layer` and `norm` are programs of `run_layer` and `normalise`.
+        """
+        table = next(weights[name] for name in TIED if name in weights)
+        described = jax.ShapeDtypeStruct((*tokens.ids.shape, table.shape[1]), table.dtype)
+        rows = yield Make(lambda: np.asarray(table)[np.asarray(tokens.ids)], described)
+        hidden = yield Put(rows, layer.layout.replicated)
+        for index in range(self._model.config.num_layers):
+            with load_onto_devices(select_prefix(weights, f"encoder.block.{index}.")) as own:
+                hidden = yield Call(layer, (own, hidden, tokens.mask))
+                yield Wait(hidden)
+        with load_onto_devices(select_prefix(weights, "encoder.final_layer_norm.")) as own:
+            return (yield Call(norm, (own, hidden, tokens.mask)))
+
+    def run_layer(self, weights: Mapping[str, jax.Array], hidden: jax.Array, mask: jax.Array) -> jax.Array:
+        """Run one layer on `hidden` [B, L, D]. `weights` are the tensors of the layer. This method is pure."""
+        model = self._with_layers(1)
+        model.encoder.final_layer_norm = torch.nn.Identity()
+        own = {f"encoder.block.0.{name}": leaf for name, leaf in weights.items()}
+        return call_module(model, own, _run_encoder, hidden, mask)
+
+    def normalise(self, weights: Mapping[str, jax.Array], hidden: jax.Array, mask: jax.Array) -> jax.Array:
+        """Apply the norm that follows the last layer, and set padding to zero. This method is pure."""
+        own = {f"encoder.final_layer_norm.{name}": leaf for name, leaf in weights.items()}
+        return call_module(self._with_layers(0), own, _run_encoder, hidden, mask) * mask[..., None].astype(hidden.dtype)
+
+    def _with_layers(self, count: int) -> UMT5EncoderModel:
+        config = copy.deepcopy(self._model.config)
+        config.num_layers = count
+        with torch.device("meta"):
+            return UMT5EncoderModel(config).eval()
+
+
+def _run_encoder(model: UMT5EncoderModel, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return model(inputs_embeds=hidden, attention_mask=mask).last_hidden_state
 
 
 def clean_prompt(prompt: str) -> str:

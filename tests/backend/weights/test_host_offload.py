@@ -1,5 +1,8 @@
 """Networks in the host's memory: which bytes count, when they are offloaded, and that the video stays the same."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +11,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file
 
 from backend.chips import GIB
-from backend.models.common import networks
+from backend.models.common import networks, video_autoencoder
 from backend.models.common.text import TIED
+from backend.models.wan.vae import VideoAutoencoder
 from backend.pipeline import denoising
 from backend.pipeline import load as load_module
 from backend.pipeline.generate import generate
@@ -33,6 +37,8 @@ from backend.weights.host_offload import (
 )
 from backend.weights.stacked import StackedWeights
 from presets import load_preset
+
+LAYERS = ["text_layer", "text_layer", "text_norm"]  # the programs that encode text on one device, if its encoder has two layers
 
 
 def on_one_device() -> NamedSharding:
@@ -96,14 +102,19 @@ def test_a_model_with_a_parked_text_encoder_understands_the_same(monkeypatch):
     preset = load_preset("wan-tiny")
     request = GenerationRequest.from_preset(preset, prompt="a red circle moving right on a black background", seed=1)
 
-    def embedded(parks: bool) -> np.ndarray:
+    def embedded(parks: bool) -> dict[str, np.ndarray]:
         monkeypatch.setattr(networks, "memory_bytes", lambda kind: 1 if parks else None)
         loaded = load_module.load(preset, None, lambda event: None)
         kinds = {array.sharding.memory_kind for array in loaded.weights["text_encoder"].values()}
         assert kinds == ({HOST} if parks else {"device"})
-        return work.run(loaded.model.encode(loaded.weights, request, {})).full["prompt_embeds"]
+        encoding = loaded.model.encode(loaded.weights, request, {})
+        assert [call.program.key for call in work.list_calls(encoding)] == (LAYERS if parks else ["text_encode"])
+        return work.run(loaded.model.encode(loaded.weights, request, {})).full
 
-    np.testing.assert_array_equal(embedded(parks=True), embedded(parks=False))
+    parked, plain = embedded(parks=True), embedded(parks=False)
+    assert parked.keys() == plain.keys()
+    for name, values in parked.items():
+        np.testing.assert_array_equal(values, plain[name])
 
 
 def describe_on_chip(monkeypatch, name: str, gib: int):
@@ -134,7 +145,7 @@ def test_only_the_expert_whose_steps_run_is_on_the_chip(monkeypatch):
         transformers = [one for one in call.arguments if isinstance(one, StackedWeights)]
         found.setdefault(call.program.key, set()).add(round(sum(map(device_bytes, transformers)) / size, 1))
     assert found["denoise_step"] == found["prompt_keys"] == {1.0}
-    assert found["text_encode"] == found["vae_decode_first"] == found["vae_decode_next"] == {0.0}
+    assert found["text_layer"] == found["text_norm"] == found["vae_decode_first"] == found["vae_decode_next"] == {0.0}
     unread = unread_bytes(model, request)  # the first frame's decoder makes the previews of the steps
     assert unread == {"vae_decode_first": pytest.approx(size, rel=0.01)}
 
@@ -149,6 +160,16 @@ def test_a_live_video_has_its_keys_beside_the_decoder_and_the_decoders_state_bes
     assert 1e9 < state < keys
     assert unread["text_encode"] == keys + state and unread["settle"] == state
     assert unread_bytes(model, example_request(load_preset("wan2.1-t2v-1.3b-480p"))) == {}
+
+
+@pytest.mark.parametrize(("gib", "chips", "overwrites"), [(16, 1, True), (32, 1, False), (16, 2, False)])
+def test_only_one_small_chip_overwrites_the_decoders_caches(monkeypatch, gib, chips, overwrites):
+    """Compare with the rule for layers of strips, whose caches cost a copy if a call overwrites them."""
+    monkeypatch.setattr(video_autoencoder, "memory_bytes", lambda kind: gib * GIB)
+    monkeypatch.setattr(VideoAutoencoder, "_uses_strips", lambda self, dtype: True)
+    layout: Any = SimpleNamespace(mesh=Mesh(np.asarray(jax.devices()[:1] * chips), ("sp",)))
+    config = load_preset("wan2.1-live-1.3b-480p").network_configs()["vae"]
+    assert VideoAutoencoder(config, layout).uses_up_caches is overwrites
 
 
 def load_demo(monkeypatch, parks: bool) -> LoadedModel:
@@ -183,6 +204,6 @@ def test_a_parked_transformer_is_on_the_devices_only_for_its_steps_and_makes_the
     monkeypatch.setattr(denoising, "should_warm_up", lambda model, request: True)
     parked = latents_of(loaded, tmp_path / "parked")
     stacks = sum(leaf.nbytes for stack in loaded.weights["transformer"].stacks.values() for leaf in stack.values())
-    assert on_devices["denoise_step"] == {stacks} and on_devices["text_encode"] == on_devices["vae_decode_next"] == {0}
+    assert on_devices["denoise_step"] == {stacks} and on_devices["text_layer"] == on_devices["vae_decode_next"] == {0}
     monkeypatch.undo()
     np.testing.assert_array_equal(parked, latents_of(load_demo(monkeypatch, parks=False), tmp_path / "plain"))
