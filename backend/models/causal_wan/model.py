@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+from backend.chips import GIB, memory_bytes
 from backend.errors import RequestError
 from backend.models.causal_wan.spec import CausalWanSpec
 from backend.models.causal_wan.transformer import BlockDenoiser, Past, Window
@@ -133,7 +134,10 @@ class CausalWanModel(WanModel):
                 "a finished block's keys", denoiser.commit_chunk, key="settle", donated=(3,), places=denoiser.past_sharding
             ),
         }
-        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, **own)
+        memory = memory_bytes(plan.devices[0].device_kind)
+        # One small chip has no memory for the decoder's old and new caches beside the past blocks' keys.
+        is_small = layout.mesh.size == 1 and memory is not None and memory <= 16 * GIB
+        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, saves_memory=is_small, **own)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
         return BlockDenoiser(plan.configs["transformer"], layout, window)

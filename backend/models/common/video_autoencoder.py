@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from backend.chips import GIB, memory_bytes
 from backend.models.common.arithmetic import count_flops
 from backend.models.common.modules import parameter_shapes
 from backend.models.common.strips import Strips
@@ -48,10 +47,8 @@ class StreamedAutoencoder:
     def __init__(self, vae: torch.nn.Module, layout: Layout) -> None:
         self._vae, self._layout = vae.eval(), layout
         # True if a call may overwrite the caches in its arguments. Layers for strips on TPUs return new arrays, and writing such
-        # an array over the old cache needs a copy. One small chip has no memory for old and new caches.
-        memory = memory_bytes(layout.mesh.devices.flat[0].device_kind)
-        is_small = layout.mesh.size == 1 and memory is not None and memory <= 16 * GIB
-        self.uses_up_caches = is_small or not self._uses_strips(jnp.bfloat16)
+        # an array over the old cache needs a copy.
+        self.uses_up_caches = not self._uses_strips(jnp.bfloat16)
 
     def arrange(self, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
         dtype = self._dtype(weights)

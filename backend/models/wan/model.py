@@ -255,14 +255,17 @@ def make_programs(
     compiler: Compiler,
     denoiser: Denoiser | None = None,
     group: type[Programs] = Programs,
+    saves_memory: bool = False,
     **own: Program,
 ) -> Programs:
     """Build the networks without weights, and return their programs on one mesh.
 
-    `denoiser` replaces Wan's denoiser. `group` is the class of the result. `own` are further programs, by the names of their
-    fields in `group`, or replace Wan's programs.
+    `denoiser` replaces Wan's denoiser. `group` is the class of the result. With `saves_memory`, the autoencoder overwrites its
+    caches, even if this takes more time. `own` are further programs, by the names of their fields in `group`, or replace Wan's
+    programs.
     """
     denoiser, vae = denoiser or Denoiser(configs["transformer"], layout), VideoAutoencoder(configs["vae"], layout)
+    vae.uses_up_caches |= saves_memory
     program = functools.partial(Program, layout=layout, compiler=compiler)
     encoding, donated = functools.partial(program, places=vae.encoded_sharding), (2,) if vae.uses_up_caches else ()
 

@@ -1,8 +1,5 @@
 """Networks in the host's memory: which bytes count, when they are offloaded, and that the video stays the same."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +8,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file
 
 from backend.chips import GIB
-from backend.models.common import networks, video_autoencoder
+from backend.models.causal_wan import model as causal_model
+from backend.models.common import networks
 from backend.models.common.text import TIED
 from backend.models.wan.vae import VideoAutoencoder
 from backend.pipeline import denoising
@@ -162,14 +160,19 @@ def test_a_live_video_has_its_keys_beside_the_decoder_and_the_decoders_state_bes
     assert unread_bytes(model, example_request(load_preset("wan2.1-t2v-1.3b-480p"))) == {}
 
 
-@pytest.mark.parametrize(("gib", "chips", "overwrites"), [(16, 1, True), (32, 1, False), (16, 2, False)])
-def test_only_one_small_chip_overwrites_the_decoders_caches(monkeypatch, gib, chips, overwrites):
+@pytest.mark.parametrize(
+    ("preset", "gib", "overwrites"),
+    [("wan2.1-live-1.3b-480p", 16, True), ("wan2.1-live-1.3b-480p", 32, False), ("wan2.1-t2v-1.3b-480p", 16, False)],
+)
+def test_only_a_live_video_on_one_small_chip_overwrites_the_decoders_caches(monkeypatch, preset, gib, overwrites):
     """Compare with the rule for layers of strips, whose caches cost a copy if a call overwrites them."""
-    monkeypatch.setattr(video_autoencoder, "memory_bytes", lambda kind: gib * GIB)
     monkeypatch.setattr(VideoAutoencoder, "_uses_strips", lambda self, dtype: True)
-    layout: Any = SimpleNamespace(mesh=Mesh(np.asarray(jax.devices()[:1] * chips), ("sp",)))
-    config = load_preset("wan2.1-live-1.3b-480p").network_configs()["vae"]
-    assert VideoAutoencoder(config, layout).uses_up_caches is overwrites
+    monkeypatch.setattr(causal_model, "memory_bytes", lambda kind: gib * GIB)
+    model = describe_on_chip(monkeypatch, preset, gib)
+    decoders = [
+        call.program for call in calls(model, example_request(load_preset(preset))) if call.program.key == "vae_decode_next"
+    ]
+    assert {program._donated for program in decoders} == {(2,) if overwrites else ()}
 
 
 def load_demo(monkeypatch, parks: bool) -> LoadedModel:
