@@ -2,11 +2,8 @@
 
 const QUIETEST = 0.02; // the smallest divisor of peaks, so that near silence stays low
 
-/**
- * @param {readonly Float32Array[]} channels Samples in [-1, 1].
- * @param {number} count How many peaks are returned.
- * @param {number} [samplesPerPeak] Default: the whole audio.
- */
+/** @param {readonly Float32Array[]} channels Samples in [-1, 1]. @param {number} count How many peaks are returned.
+ * @param {number} [samplesPerPeak] Default: the whole audio. */
 export const peaksOf = (channels, count, samplesPerPeak = channels[0].length / count) => {
   const peaks = new Float32Array(count);
   for (const samples of channels) {

@@ -13,10 +13,9 @@ export const freeFrame = (wanted, taken, last) => {
 export const nearestFrame = (wanted, last) => Math.max(0, Math.min(last, Math.round(wanted)));
 
 /** Returns the frame of the next keyframe: first the ends of the video, then the middle of the widest gap. @param {readonly number[]} taken @param {number} last */
-export const nextFrame = (taken, last) => [0, last].find(frame => !taken.includes(frame)) ?? middleOfWidestGap(taken);
-
-/** @param {readonly number[]} taken */
-const middleOfWidestGap = taken => {
+export const nextFrame = (taken, last) => {
+  const freeEnd = [0, last].find(frame => !taken.includes(frame));
+  if (freeEnd !== undefined) return freeEnd;
   const sorted = taken.toSorted((one, other) => one - other);
   let [middle, widest] = [0, 0];
   for (let place = 1; place < sorted.length; place++) {

@@ -10,11 +10,9 @@ export const seenStrokes = strokes => strokes.slice(strokes.findLastIndex(one =>
 /** @param {readonly Stroke[]} strokes */
 export const isPainted = strokes => seenStrokes(strokes).some(one => 'picture' in one || ('points' in one && !one.erases));
 
-/**
- * Returns the point of the frame below a pointer. The frame is centered in its box, as large as possible.
+/** Returns the point of the frame below a pointer. The frame is centered in its box, as large as possible.
  * @param {{x: number, y: number}} pointer @param {{left: number, top: number, width: number, height: number}} box
- * @param {{width: number, height: number}} frame @returns {Point}
- */
+ * @param {{width: number, height: number}} frame @returns {Point} */
 export const pointOnFrame = (pointer, box, frame) => {
   const scale = scaleOf(box, frame);
   return [

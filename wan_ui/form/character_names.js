@@ -3,40 +3,24 @@
 /** @typedef {{path: string, url: string, name?: string}} Picture */
 /** @typedef {{name: string, image: Picture | null}} Figure */
 
-/** Scripts without spaces between words, as ranges of code points. */
-const WITHOUT_SPACES = [
-  [0x0e00, 0x0eff],
-  [0x1000, 0x109f],
-  [0x1780, 0x17ff],
-  [0x2e80, 0x9fff],
-  [0xac00, 0xd7af],
-  [0xf900, 0xfaff],
-  [0x20000, 0x3ffff],
-];
+/** A letter of a script without spaces between words. */
+const WITHOUT_SPACES = /[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\u{20000}-\u{3ffff}]/u;
 
 /** Returns a name with single spaces. @param {string} text */
 export const plainName = text => text.trim().split(/\s+/u).join(' ');
 
-/** @param {string} letter */
-const isPartOfWord = letter => {
-  const code = letter.codePointAt(0) ?? 0;
-  return /[\p{L}\p{M}\p{N}_]/u.test(letter) && !WITHOUT_SPACES.some(([from, to]) => from <= code && code <= to);
-};
+const isPartOfWord = (/** @type {string} */ letter) => /[\p{L}\p{M}\p{N}_]/u.test(letter) && !WITHOUT_SPACES.test(letter);
 
-/**
- * Returns whether a name can start or end at its first or last letter `edge`. False inside a word: if both `edge` and the next
+/** Returns whether a name can start or end at its first or last letter `edge`. False inside a word: if both `edge` and the next
  * letter of the prompt, `beside`, belong to words.
- * @param {string | undefined} beside @param {string} edge
- */
+ * @param {string | undefined} beside @param {string} edge */
 const isEdge = (beside, edge) => !beside || !isPartOfWord(beside) || !isPartOfWord(edge);
 
 /** Returns the letters of a text in lower case. @param {string} text */
 const lettersOf = text => [...plainName(text).toLowerCase()];
 
-/**
- * Returns the characters that a prompt names, in the order of `figures`. Inside a longer name, a shorter name does not count.
- * @param {string} prompt @param {readonly Figure[]} figures
- */
+/** Returns the characters that a prompt names, in the order of `figures`. Inside a longer name, a shorter name does not count.
+ * @param {string} prompt @param {readonly Figure[]} figures */
 export const findNamedCharacters = (prompt, figures) => {
   if (!figures.length) return [];
   const left = lettersOf(prompt);

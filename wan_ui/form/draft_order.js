@@ -17,10 +17,8 @@ export const createDraftOrder = () => {
     markChanged: () => {
       isChanged = true;
     },
-    /** @param {number} number */
-    isNewest: number => number === sent,
-    /** @param {number} number */
-    markAnswered: number => {
+    isNewest: (/** @type {number} */ number) => number === sent,
+    markAnswered: (/** @type {number} */ number) => {
       answered = Math.max(answered, number);
     },
     /** Returns whether the newest state of the form has no answer yet. */

@@ -3,10 +3,7 @@
 const STATE = 0xffffffff;
 const HEAD_BYTES = 8;
 
-/**
- * Reads all complete packets. Returns the packets and the remaining bytes.
- * @param {Uint8Array<ArrayBuffer>} bytes
- */
+/** Reads all complete packets. Returns the packets and the remaining bytes. @param {Uint8Array<ArrayBuffer>} bytes */
 export const readPackets = bytes => {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const packets = [];
@@ -29,10 +26,8 @@ export const concatenate = (first, second) => {
   return whole;
 };
 
-/**
- * Returns the action of a drag of the mouse, by its main direction, "" for a very short drag.
- * @param {number} across Pixels to the right. @param {number} down Pixels.
- */
+/** Returns the action of a drag of the mouse, by its main direction, "" for a very short drag.
+ * @param {number} across Pixels to the right. @param {number} down Pixels. */
 export const lookAction = (across, down) => {
   if (Math.max(Math.abs(across), Math.abs(down)) < 3) return '';
   if (Math.abs(across) > Math.abs(down)) return across > 0 ? 'look-right' : 'look-left';
