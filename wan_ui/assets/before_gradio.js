@@ -3,8 +3,7 @@
 // Gradio's invisible clock of the page's loading time requests animation frames as long as the page is open (6.31, `StatusTracker`).
 // The browser would therefore draw an unchanged page sixty times per second. Such clocks are stopped when the page is complete.
 const requestFrame = window.requestAnimationFrame.bind(window);
-/** @param {FrameRequestCallback} callback */
-const isClock = callback => /performance\.now\(\)-.*\/1e3/.test(String(callback));
+const isClock = (/** @type {FrameRequestCallback} */ callback) => /performance\.now\(\)-.*\/1e3/.test(String(callback));
 window.requestAnimationFrame = callback => (window.studio?.isOpen && isClock(callback) ? 0 : requestFrame(callback));
 
 // Gradio shows its labels in the browser's language (6.31, `getLocaleFromNavigator`). The language of the header's menu, which

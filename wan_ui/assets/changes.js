@@ -9,23 +9,17 @@ const AGAIN_MILLISECONDS = 5000;
 const SILENT_MILLISECONDS = 40000; // without a message for this time the tab connects again; the server sends one every 15 s
 const NAME = 'studio-changes';
 
-/** @typedef {{count: number | null, parts: Record<string, string>}} News */
-
 /** Functions that show each part of the page, by element id. @type {Map<string, (html: string) => void>} */
 const renderers = new Map();
 /** The last reported HTML of each part. @type {Record<string, string>} */
 const latest = {};
 const tabs = new BroadcastChannel(NAME);
-/** @type {EventSource | null} */
-let stream = null;
-/** @type {number | null} */
-let count = null;
-/** @type {number | null} */
-let drawnCount = null;
+let stream = /** @type {EventSource | null} */ (null);
+let count = /** @type {number | null} */ (null);
+let drawnCount = count;
 let drawnAt = 0;
 let lastNews = 0;
-/** @type {string | null} */
-let warm = null;
+let warm = /** @type {string | null} */ (null);
 
 /** Returns the time at which a part was rendered (see `stamp_html` in `wan_ui/components/events.py`). @param {string} html */
 const renderTime = html => Number(/^<!--(\d+)-->/.exec(html)?.[1] ?? 0);
@@ -37,13 +31,11 @@ export const startPart =
   /** @param {GradioComponent} component */
   ({ props, watch }) => {
     let newest = props.value;
-    /** @param {string} html */
-    const setNewest = html => {
+    const setNewest = (/** @type {string} */ html) => {
       if (renderTime(html) >= renderTime(newest)) newest = html;
       if (props.value !== newest) props.value = newest;
     };
-    /** @param {string} html */
-    const draw = html => {
+    const draw = (/** @type {string} */ html) => {
       setNewest(props.value);
       setNewest(html);
     };
@@ -52,21 +44,17 @@ export const startPart =
     watch('value', () => setNewest(props.value));
   };
 
-/** @param {News} news */
-const applyNews = news => {
+const applyNews = (/** @type {{count: number | null, parts: Record<string, string>}} */ news) => {
   count = news.count;
-  lastNews = performance.now();
+  recordContact();
   Object.assign(latest, news.parts);
   for (const [name, html] of Object.entries(news.parts)) renderers.get(name)?.(html);
   if (news.parts.queue) readQueueNews(news.parts.queue);
-  if (news.parts.warm) showWarm(news.parts.warm);
-};
-
-/** Requests a new estimate for Generate if the loaded models or compiled programs changed. @param {string} html */
-const showWarm = html => {
-  const word = html.replace(/^<!--.*?-->/, '');
-  if (warm !== null && warm !== word && canAct()) act('estimate', 'estimate');
-  warm = word;
+  if (!news.parts.warm) return;
+  const before = warm;
+  warm = news.parts.warm.replace(/^<!--.*?-->/, '');
+  // The loaded models or compiled programs changed, so Generate needs a new estimate.
+  if (before !== null && before !== warm) act('estimate', 'estimate');
 };
 
 const recordContact = () => {
@@ -94,16 +82,14 @@ const listen = () => {
   };
 };
 
-/** Closes the stream, because another tab listens now. */
-const stopListening = () => {
-  stream?.close();
-  stream = null;
-};
-
-/** @param {LockOptions} options */
-const listenAlone = options => {
+const listenAlone = (/** @type {LockOptions} */ options) => {
   if (!navigator.locks) return listen(); // browsers have no locks on plain http
-  navigator.locks.request(NAME, options, () => new Promise(listen)).catch(stopListening);
+  navigator.locks
+    .request(NAME, options, () => new Promise(listen))
+    .catch(() => {
+      stream?.close(); // another tab listens now
+      stream = null;
+    });
 };
 
 /** Requests an update of the open view if its content may have changed. Runs in every tick of `studio.js`. @param {number} now */
@@ -116,7 +102,7 @@ export const drawView = now => {
 };
 
 export const startChanges = () => {
-  lastNews = performance.now();
+  recordContact();
   tabs.addEventListener('message', ({ data }) => {
     if (data === 'all') {
       if (stream) tabs.postMessage({ count, parts: latest });

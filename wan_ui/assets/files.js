@@ -1,41 +1,43 @@
 // Files that are dropped on the page or pasted. Upload fields handle files that are dropped on them. A view can handle other files.
-import { dropFile } from '../components/actions.js';
-import { find, findAll, isShown, on } from '../components/dom.js';
+import { sendFile } from '../components/actions.js';
+import { find, findAll, isShown } from '../components/dom.js';
 
 const OWN_FIELDS = '#input-image, #last-image, .takes-files';
-/** @type {{view: string, take: (file: File) => void} | null} */
-let fileTarget = null;
+let fileTarget = /** @type {{view: string, take: (file: File) => void} | null} */ (null);
 
 /** Passes files to `take` while the view is shown. @param {string} view A selector. @param {(file: File) => void} take */
 export const takeFiles = (view, take) => {
   fileTarget = { view, take };
 };
 
-const hasFileTarget = () => fileTarget !== null && isShown(find(fileTarget.view));
+/** Returns the view that handles files now. */
+const shownTarget = () => (fileTarget && isShown(find(fileTarget.view)) ? fileTarget : null);
 
-/** @param {File} file */
-const take = file => (fileTarget && hasFileTarget() ? fileTarget.take(file) : dropFile(file));
+/** Passes the first image or video on. @param {DataTransfer | null} data */
+const takeMedia = data => {
+  const file = [...(data?.files ?? [])].find(
+    ({ type, name }) => /^(image|video)\//.test(type) || /\.(mp4|m4v|mov|webm)$/i.test(name),
+  );
+  if (!file) return;
+  const target = shownTarget();
+  if (target) target.take(file);
+  else sendFile('drop', 'drop', file);
+};
 
-/** @param {DragEvent} event */
-const hasFiles = event => [...(event.dataTransfer?.types ?? [])].includes('Files');
+/** Returns whether files are dragged, but not over a field that handles them itself. @param {DragEvent} event */
+const isForPage = ({ dataTransfer, target }) =>
+  dataTransfer?.types.includes('Files') && !(target instanceof Element && target.closest(OWN_FIELDS));
 
-/** @param {File} file */
-const isMedia = file => /^(image|video)\//.test(file.type) || /\.(mp4|m4v|mov|webm)$/i.test(file.name);
-
-/** @param {boolean} isHidden */
-const showZone = isHidden => {
+const showZone = (/** @type {boolean} */ isHidden) => {
   const zone = find('#drop-zone');
   if (!zone) return;
   zone.hidden = isHidden;
-  for (const words of findAll('p', zone)) words.hidden = words.matches('.clip') !== hasFileTarget();
+  for (const words of findAll('p', zone)) words.hidden = words.matches('.clip') !== (shownTarget() !== null);
 };
-
-/** @param {EventTarget | null} target */
-const hasOwnField = target => target instanceof Element && target.closest(OWN_FIELDS) !== null;
 
 export const startFiles = () => {
   addEventListener('dragover', event => {
-    if (!hasFiles(event) || hasOwnField(event.target)) return showZone(true);
+    if (!isForPage(event)) return showZone(true);
     event.preventDefault();
     showZone(false);
   });
@@ -44,13 +46,9 @@ export const startFiles = () => {
   });
   addEventListener('drop', event => {
     showZone(true);
-    if (!hasFiles(event) || hasOwnField(event.target)) return;
-    const file = [...(event.dataTransfer?.files ?? [])].find(isMedia);
+    if (!isForPage(event)) return;
     event.preventDefault();
-    if (file) take(file);
+    takeMedia(event.dataTransfer);
   });
-  on(document, 'paste', (_, event) => {
-    const file = [...(event.clipboardData?.files ?? [])].find(isMedia);
-    if (file) take(file);
-  });
+  document.addEventListener('paste', event => takeMedia(event.clipboardData));
 };

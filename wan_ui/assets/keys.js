@@ -1,13 +1,15 @@
 // Keyboard shortcuts. Text fields keep all keys except Ctrl+Enter and Escape.
 import { playTogether, stepTogether, toggleAudio } from '../compare/compare.js';
 import { act } from '../components/actions.js';
-import { find, isShown, isTyping, on } from '../components/dom.js';
+import { find, isShown, on } from '../components/dom.js';
 import { openView, showHelp, toggleQueue, views } from '../components/views.js';
 import { toggleInstant } from '../form/instant.js';
-import { cardOf, moveInLibrary } from '../library/library.js';
+import { CARD, moveInLibrary } from '../library/library.js';
 import { stepStage, toggleStage } from '../stage/player.js';
 import { toggleSound } from '../stage/sound.js';
 import { closeMenus, MAKES } from './buttons.js';
+
+const TEXT_FIELDS = 'textarea, select, [contenteditable], input:not([type=range]):not([type=checkbox])';
 
 /** Presses a button if it is shown and enabled. @param {string} selector */
 const press = selector => {
@@ -17,33 +19,31 @@ const press = selector => {
   return true;
 };
 
-/** @param {number} by */
-const step = by => (isShown(find('.compare')) ? stepTogether(by) : stepStage(by));
-
 /** @param {Element} target @param {KeyboardEvent} event */
 const plainKey = (target, event) => {
   const { key } = event;
-  const card = cardOf(target);
+  /** @type {HTMLElement | null} */
+  const card = target.closest(CARD);
   const job = card?.dataset.job;
-  const isSlider = target instanceof HTMLInputElement && target.type === 'range';
+  const isComparing = isShown(find('.compare'));
   if (key === '?') showHelp();
-  else if (isShown(find('#library-grid')) && /^Arrow/.test(key) && !isSlider) {
+  else if (isShown(find('#library-grid')) && /^Arrow/.test(key) && !target.matches('input[type=range]')) {
     event.preventDefault();
     moveInLibrary(card, key);
   } else if (card && key === 's') press(`#library-grid li[data-job="${job}"] [data-act="queue:star"]`);
   else if (card && key === 'c') act('compare', 'add', { job });
   else if (card && key === 'Delete') act('queue', 'delete', { job });
-  else if (key === ',' || key === '.') step(key === ',' ? -1 : 1);
+  else if (key === ',' || key === '.') (isComparing ? stepTogether : stepStage)(key === ',' ? -1 : 1);
   else if (key === 'm') toggleSound();
-  else if (/^[1-4]$/.test(key) && isShown(find('.compare'))) toggleAudio(Number(key));
+  else if (/^[1-4]$/.test(key) && isComparing) toggleAudio(Number(key));
   else if (key === ' ' && !target.closest('button, a, summary, video, input')) {
     event.preventDefault();
-    isShown(find('.compare')) ? playTogether() : toggleStage();
+    isComparing ? playTogether() : toggleStage();
   }
 };
 
 export const startKeys = () =>
-  on(document, 'keydown', (target, event) => {
+  on(document, 'keydown', '*', (target, event) => {
     const { key, altKey } = event;
     const isCtrl = event.ctrlKey || event.metaKey;
     const isCtrlEnter = key === 'Enter' && isCtrl;
@@ -62,5 +62,5 @@ export const startKeys = () =>
       toggleQueue();
     } else if (altKey && key.toLowerCase() === 'i') {
       if (toggleInstant()) event.preventDefault();
-    } else if (!isTyping(target) && !isCtrl && !altKey) plainKey(target, event);
+    } else if (!target.closest(TEXT_FIELDS) && !isCtrl && !altKey) plainKey(target, event);
   });

@@ -28,9 +28,8 @@ import { startLanguage } from './language.js';
 import { startTasks } from './tasks.js';
 import { startTheme } from './theme.js';
 
-/** @typedef {(component: GradioComponent, events: readonly string[]) => void} Start */
-
-/** The scripts of HTML components, by the names that Python passes to `start_script`. @type {Record<string, Start>} */
+/** The scripts of HTML components, by the names that Python passes to `start_script`.
+ * @type {Record<string, (component: GradioComponent, events: readonly string[]) => void>} */
 const STARTS = {
   act: startActions,
   edit: startEdit,

@@ -3,17 +3,9 @@ import { on } from '../components/dom.js';
 
 const KEY = 'studio-theme';
 
-/** @param {string} theme */
-const show = theme => document.body.classList.toggle('dark', theme === 'dark');
-
-/** @param {GradioComponent} component */
-export const startTheme = ({ element }) => {
+export const startTheme = (/** @type {GradioComponent} */ { element }) => {
+  const { classList } = document.body;
   const kept = localStorage.getItem(KEY);
-  if (kept) show(kept);
-  on(element, 'click', target => {
-    if (!target.closest('#theme-toggle')) return;
-    const theme = document.body.classList.contains('dark') ? 'light' : 'dark';
-    localStorage.setItem(KEY, theme);
-    show(theme);
-  });
+  if (kept) classList.toggle('dark', kept === 'dark');
+  on(element, 'click', '#theme-toggle', () => localStorage.setItem(KEY, classList.toggle('dark') ? 'dark' : 'light'));
 };

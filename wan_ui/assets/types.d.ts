@@ -12,6 +12,12 @@ interface GradioComponent {
   watch(property: string, changed: () => void): void;
 }
 
+/** The helpers of a view whose script calls the server. */
+type ViewClient = ReturnType<typeof import('../components/http.js').createViewClient>;
+
+/** A field of a form. */
+type Field = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
+
 interface Window {
   studio: import('./studio.js').Studio;
 }

@@ -1,25 +1,18 @@
 // Copies text. Browsers offer `navigator.clipboard` only on https and on localhost. Elsewhere the script selects and copies the text.
+import { create, find } from './dom.js';
 
-/**
- * Copies a text to the clipboard. Returns whether it succeeded.
- * @param {string} text
- */
+/** Copies a text to the clipboard. Returns whether it succeeded. @param {string} text */
 export const copyText = async text => {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return copySelected(text);
+    // The text is selected and copied below.
   }
-};
-
-/** @param {string} text */
-const copySelected = text => {
-  const field = Object.assign(document.createElement('textarea'), { value: text, readOnly: true });
+  const field = create('textarea', { value: text, readOnly: true });
   const focused = document.activeElement;
   field.style.cssText = 'position: fixed; top: 0; opacity: 0';
-  // Elements outside an open dialog cannot be selected.
-  (document.querySelector('dialog[open]') ?? document.body).append(field);
+  (find('dialog[open]') ?? document.body).append(field); // elements outside an open dialog cannot be selected
   field.select();
   try {
     return document.execCommand('copy');

@@ -1,14 +1,21 @@
 // Helpers for views whose scripts call the server: texts, the error note, requests and uploads.
 import { find, get } from './dom.js';
 
+const JSON_HEADERS = { 'content-type': 'application/json' };
+
 /** Returns the address of an uploaded file or of a video's file. @param {string} path A path on the server, or an address. */
 export const addressOf = path =>
   path.startsWith('/studio/media/') ? path.slice(1) : `gradio_api/file=${path.split('/').map(encodeURIComponent).join('/')}`;
 
-/**
- * Creates the helpers of a view. `name` is the view's CSS class, and its addresses start with `studio/` and `name`.
- * @param {HTMLElement} element @param {string} name
- */
+const parsed = new WeakMap();
+/** Returns the value of an element's data attribute with JSON, parsed once. @param {HTMLElement} element @param {string} name */
+export const parsedData = (element, name) => {
+  if (!parsed.has(element)) parsed.set(element, JSON.parse(element.dataset[name] ?? 'null'));
+  return parsed.get(element);
+};
+
+/** Creates the helpers of a view. `name` is the view's CSS class, and its addresses start with `studio/` and `name`.
+ * @param {HTMLElement} element @param {string} name */
 export const createViewClient = (element, name) => {
   /** Returns the view's texts, which the server wrote into the page. @returns {Record<string, string>} */
   const words = () => JSON.parse(find(`.${name}`, element)?.dataset.words ?? '{}');
@@ -16,18 +23,12 @@ export const createViewClient = (element, name) => {
   /** Shows an error. An empty text hides the note. @param {string} text */
   const note = text => {
     const shown = find(`.${name} > .note`, element);
-    if (!shown) return;
-    shown.textContent = text;
-    shown.hidden = !text;
+    if (shown) Object.assign(shown, { textContent: text, hidden: !text });
   };
 
   /** @param {string} path @param {object} [body] */
   const post = (path, body = {}) =>
-    fetch(`studio/${name}${path}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify(body),
-    });
+    fetch(`studio/${name}${path}`, { method: 'POST', headers: JSON_HEADERS, body: JSON.stringify(body) });
 
   /** Returns the server's answer. After a failure, shows the error and returns null. @param {string} path @param {object} [body] */
   const send = async (path, body) => {
@@ -44,10 +45,10 @@ export const createViewClient = (element, name) => {
 
   /** Uploads a file. Returns its path on the server, null after a failure. @param {File} file @returns {Promise<string | null>} */
   const upload = async file => {
-    const form = new FormData();
-    form.append('files', file);
+    const body = new FormData();
+    body.append('files', file);
     try {
-      const answer = await fetch('gradio_api/upload', { method: 'POST', body: form });
+      const answer = await fetch('gradio_api/upload', { method: 'POST', body });
       if (answer.ok) return (await answer.json())[0];
       note((await answer.text()) || words().unreachable);
     } catch {
@@ -56,6 +57,9 @@ export const createViewClient = (element, name) => {
     return null;
   };
 
+  /** @template {Element} T @param {new () => T} kind @returns {(selector: string) => T} */
+  const finder = kind => selector => get(selector, kind, element);
+
   return {
     element,
     words,
@@ -63,20 +67,12 @@ export const createViewClient = (element, name) => {
     post,
     send,
     upload,
-    /** @param {string} selector */
-    one: selector => get(selector, HTMLElement, element),
-    /** @param {string} selector */
-    input: selector => get(selector, HTMLInputElement, element),
-    /** @param {string} selector */
-    select: selector => get(selector, HTMLSelectElement, element),
-    /** @param {string} selector */
-    button: selector => get(selector, HTMLButtonElement, element),
-    /** @param {string} selector */
-    canvas: selector => get(selector, HTMLCanvasElement, element),
-    /** @param {string} selector */
-    video: selector => get(selector, HTMLVideoElement, element),
-    /** @param {string} selector */
-    image: selector => get(selector, HTMLImageElement, element),
+    one: finder(HTMLElement),
+    input: finder(HTMLInputElement),
+    select: finder(HTMLSelectElement),
+    button: finder(HTMLButtonElement),
+    canvas: finder(HTMLCanvasElement),
+    video: finder(HTMLVideoElement),
+    image: finder(HTMLImageElement),
   };
 };
-/** @typedef {ReturnType<typeof createViewClient>} ViewClient */

@@ -8,8 +8,7 @@ import { find, findAll, findVideo, isShown } from './dom.js';
 export const views = () => findAll('#views [data-view]').map(button => button.dataset.view ?? '');
 export const openedView = () => document.body.dataset.view ?? '';
 
-/** @param {string} view */
-const refreshView = view => act(`look_${view}`, 'look');
+const refreshView = (/** @type {string} */ view) => act(`look_${view}`, 'look');
 
 /** Opens a view. `stage` opens a view with the stage, unless the stage is visible. @param {string} name */
 export const openView = name => {
@@ -24,8 +23,7 @@ export const openView = name => {
 /** Shows the columns of the open view. Runs in every tick of `studio.js`, because the header can be rendered again. */
 export const showPlace = () => {
   document.body.dataset.view ||= views()[0] ?? '';
-  const { queue } = document.body.dataset;
-  const view = openedView();
+  const { queue, view } = document.body.dataset;
   const workspace = find('#workspace');
   if (!view) return;
   if (workspace && workspace.dataset.queue !== queue) workspace.dataset.queue = queue;
@@ -38,26 +36,21 @@ export const showPlace = () => {
   find('#views [aria-current=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' }); // a phone shows only some buttons
 };
 
-/** @param {boolean} isOpen */
-const showQueue = isOpen => {
-  document.body.dataset.queue = isOpen ? 'open' : 'closed';
-  localStorage.setItem('studio-queue', document.body.dataset.queue);
+export const toggleQueue = () => {
+  const queue = document.body.dataset.queue === 'open' ? 'closed' : 'open';
+  document.body.dataset.queue = queue;
+  localStorage.setItem('studio-queue', queue);
   showPlace();
 };
-export const toggleQueue = () => showQueue(document.body.dataset.queue !== 'open');
 
-export const showHelp = () => {
-  const help = find('#help');
-  if (help instanceof HTMLDialogElement) help.showModal();
-};
+export const showHelp = () => /** @type {HTMLDialogElement | null} */ (find('#help'))?.showModal();
 
 /** Starts refreshing the open view every 4 seconds, and every second while an element of the view is busy. */
 export const startViews = () => {
   document.body.dataset.queue = innerWidth < 1200 ? 'closed' : localStorage.getItem('studio-queue') || 'open';
-  setInterval(() => {
+  const refresh = () => {
     if (!document.hidden) refreshView(openedView());
-  }, 4000);
-  setInterval(() => {
-    if (!document.hidden && isShown(find('[data-busy=true]'))) refreshView(openedView());
-  }, 1000);
+  };
+  setInterval(refresh, 4000);
+  setInterval(() => isShown(find('[data-busy=true]')) && refresh(), 1000);
 };

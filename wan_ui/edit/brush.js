@@ -1,6 +1,6 @@
 // The brush paints on the shown frame, on a canvas as large as the clip's frames. Painted areas are regenerated. Each stroke can be
 // undone. An uploaded mask image counts as a stroke.
-import { capture, filesOf, find, on, onRelease, play } from '../components/dom.js';
+import { capture, create, find, on, onDrag, onFiles, play } from '../components/dom.js';
 import { fill } from '../components/text.js';
 import { isPainted, paintLight, penWidth, pointOnFrame, scaleOf, seenStrokes } from './strokes.js';
 
@@ -8,18 +8,14 @@ const COLOR = [229, 72, 77];
 const COLOR_TEXT = `rgb(${COLOR.join()})`;
 
 /** @typedef {import('./strokes.js').Stroke} Stroke */
-/** @typedef {import('./strokes.js').Line} Line */
 /** @typedef {{path: string, name: string, is_picture?: boolean}} Mask */
 
-/**
- * @param {import('../components/http.js').ViewClient} client
- * @param {{clip: () => {path: string, width: number, height: number} | null, isPainting: () => boolean, changed: () => void}} view
- */
+/** @param {ViewClient} client
+ * @param {{clip: () => {path: string, width: number, height: number} | null, isPainting: () => boolean, changed: () => void}} view */
 export const createBrush = (client, view) => {
   const { element, words, send, upload, one, input, button, canvas } = client;
   const state = {
     strokes: /** @type {Stroke[]} */ ([]),
-    stroke: /** @type {Line | null} */ (null),
     erases: false,
     plays: false,
     /** The path of the painted mask on the server, "" after a change. */
@@ -30,8 +26,7 @@ export const createBrush = (client, view) => {
 
   const isInverted = () => input('#edit-invert').checked;
 
-  /** @param {HTMLCanvasElement} target */
-  const getPen = target => {
+  const getPen = (/** @type {HTMLCanvasElement} */ target) => {
     const pen = target.getContext('2d');
     if (!pen) throw new Error('the browser draws no pictures');
     return pen;
@@ -78,91 +73,81 @@ export const createBrush = (client, view) => {
   /** Removes all strokes and resizes the canvas to the clip. */
   const clear = () => {
     const clip = view.clip();
-    const shown = canvas('#edit-canvas');
     state.strokes = [];
     input('#edit-invert').checked = false;
-    if (clip) [shown.width, shown.height] = [clip.width, clip.height];
+    if (clip) Object.assign(canvas('#edit-canvas'), { width: clip.width, height: clip.height });
     useClip(null);
     redraw();
   };
 
-  /** @param {PointerEvent} event */
-  const pointOf = event => {
+  const pointOf = (/** @type {PointerEvent} */ event) => {
     const shown = canvas('#edit-canvas');
     return pointOnFrame({ x: event.clientX, y: event.clientY }, shown.getBoundingClientRect(), shown);
   };
   const width = () => penWidth(canvas('#edit-canvas'), Number(input('#edit-brush-size').value));
 
-  /** Shows the size of the brush around the pointer. @param {Element} target @param {PointerEvent} event */
-  const showRing = (target, event) => {
-    const shown = canvas('#edit-canvas');
-    const ring = one('.ring');
-    const box = shown.getBoundingClientRect();
-    ring.hidden = event.pointerType === 'touch' || target !== shown;
-    if (ring.hidden) return;
-    const size = width() * scaleOf(box, shown);
-    ring.style.width = ring.style.height = `${size}px`;
-    ring.style.left = `${event.clientX - box.left - size / 2}px`;
-    ring.style.top = `${event.clientY - box.top - size / 2}px`;
-  };
-
-  on(element, 'pointerdown', (target, event) => {
-    if (!(target instanceof HTMLElement) || target.id !== 'edit-canvas' || event.button || state.clip) return;
+  onDrag(element, '#edit-canvas', (target, event) => {
+    if (event.button || state.clip) return;
     capture(target, event);
     event.preventDefault();
     target.focus({ preventScroll: true });
-    state.stroke = { points: [pointOf(event)], width: width(), erases: state.erases };
-    draw(getPen(canvas('#edit-canvas')), state.stroke);
+    const stroke = { points: [pointOf(event)], width: width(), erases: state.erases };
+    draw(getPen(canvas('#edit-canvas')), stroke);
+    return {
+      move: moved => {
+        const from = stroke.points.length;
+        const parts = moved.getCoalescedEvents?.() ?? [];
+        for (const part of parts.length ? parts : [moved]) stroke.points.push(pointOf(part));
+        draw(getPen(canvas('#edit-canvas')), stroke, from);
+      },
+      end: () => {
+        state.strokes.push(stroke);
+        redraw();
+      },
+    };
   });
-  on(element, 'pointermove', (target, event) => {
-    if (view.isPainting()) showRing(target, event);
-    if (!state.stroke) return;
-    const { points } = state.stroke;
-    const from = points.length;
-    for (const one of event.getCoalescedEvents?.() ?? []) points.push(pointOf(one));
-    if (points.length === from) points.push(pointOf(event));
-    draw(getPen(canvas('#edit-canvas')), state.stroke, from);
+  // A ring around the pointer shows the size of the brush.
+  on(element, 'pointermove', '*', (target, { pointerType, clientX, clientY }) => {
+    if (!view.isPainting()) return;
+    const shown = canvas('#edit-canvas');
+    const ring = one('.ring');
+    ring.hidden = pointerType === 'touch' || target !== shown;
+    if (ring.hidden) return;
+    const box = shown.getBoundingClientRect();
+    const size = width() * scaleOf(box, shown);
+    ring.style.width = ring.style.height = `${size}px`;
+    ring.style.left = `${clientX - box.left - size / 2}px`;
+    ring.style.top = `${clientY - box.top - size / 2}px`;
   });
-  onRelease(element, () => {
-    if (!state.stroke) return;
-    state.strokes.push(state.stroke);
-    state.stroke = null;
-    redraw();
-  });
-  element.addEventListener('pointerleave', () => {
-    const ring = find('.ring', element);
-    if (ring) ring.hidden = true;
-  });
-  on(element, 'keydown', (target, event) => {
+  element.addEventListener('pointerleave', () => find('.ring', element)?.toggleAttribute('hidden', true));
+  on(element, 'keydown', '*', (target, event) => {
     if (!view.isPainting() || !(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== 'z') return;
     if (target.matches('textarea, input:not([type=range]):not([type=checkbox]):not([type=radio])')) return;
     event.preventDefault();
     undo();
   });
-  on(element, 'click', target => {
-    const id = target.closest('.brush button')?.id;
-    if (id === 'edit-brush' || id === 'edit-eraser') {
-      state.erases = id === 'edit-eraser';
-      one('#edit-brush').setAttribute('aria-pressed', String(!state.erases));
-      one('#edit-eraser').setAttribute('aria-pressed', String(state.erases));
-    }
-    if (id === 'edit-undo') undo();
-    if (id === 'edit-clear') {
-      input('#edit-invert').checked = false;
-      state.strokes.push({ clears: true });
-      redraw();
-    }
-    if (id === 'edit-play') setPlaying(!state.plays);
-    if (id === 'edit-mask-remove') {
-      useClip(null);
-      redraw();
-    }
+  on(element, 'click', '#edit-brush, #edit-eraser', ({ id }) => {
+    state.erases = id === 'edit-eraser';
+    one('#edit-brush').setAttribute('aria-pressed', String(!state.erases));
+    one('#edit-eraser').setAttribute('aria-pressed', String(state.erases));
   });
-  on(element, 'change', target => {
-    if (target.id === 'edit-invert') redraw();
-    if (target.id !== 'edit-mask') return;
-    const [file] = filesOf(target);
-    if (file) loadMask(file);
+  on(element, 'click', '#edit-undo', undo);
+  on(element, 'click', '#edit-clear', () => {
+    input('#edit-invert').checked = false;
+    state.strokes.push({ clears: true });
+    redraw();
+  });
+  on(element, 'click', '#edit-play', () => setPlaying(!state.plays));
+  on(element, 'click', '#edit-mask-remove', () => {
+    useClip(null);
+    redraw();
+  });
+  on(element, 'change', '#edit-invert', redraw);
+  onFiles(element, '#edit-mask', async ([file]) => {
+    const clip = view.clip();
+    const mask = clip && (await upload(file));
+    const facts = mask && (await send('/mask', { mask, clip: clip.path }));
+    if (facts) show(facts, URL.createObjectURL(file));
   });
 
   /** Plays the clip. While the visitor paints, the clip stays paused unless Play is pressed. @param {boolean} [plays] */
@@ -174,48 +159,31 @@ export const createBrush = (client, view) => {
     else player.pause();
   };
 
-  // An uploaded mask image becomes a stroke. A mask clip is used unchanged.
-  /** @param {Mask | null} mask */
-  const useClip = mask => {
+  const useClip = (/** @type {Mask | null} */ mask) => {
     state.clip = mask;
     one('.edit').dataset.mask = mask ? 'clip' : '';
     one('.brought').hidden = !mask;
     one('.brought span').textContent = mask ? fill(words().mask_name, { name: mask.name }) : '';
   };
-  /** @param {File} file */
-  const loadMask = async file => {
-    const clip = view.clip();
-    const mask = clip && (await upload(file));
-    const facts = mask && (await send('/mask', { mask, clip: clip.path }));
-    if (facts) await show(facts, URL.createObjectURL(file));
-  };
-  /** @param {Mask} mask @param {string} address */
+  /** Shows an uploaded mask: an image becomes a stroke, a clip is used unchanged. @param {Mask} mask @param {string} address */
   const show = async (mask, address) => {
-    if (!mask.is_picture) {
-      useClip(mask);
-      return redraw();
+    if (mask.is_picture) {
+      const image = create('img', { src: address });
+      try {
+        await image.decode();
+      } catch {
+        return;
+      }
+      const { width, height } = view.clip() ?? image;
+      const pen = getPen(create('canvas', { width, height }));
+      pen.drawImage(image, 0, 0, width, height);
+      const pixels = pen.getImageData(0, 0, width, height);
+      paintLight(pixels.data, COLOR);
+      pen.putImageData(pixels, 0, 0);
+      state.strokes.push({ picture: pen.canvas });
     }
-    const image = new Image();
-    image.src = address;
-    try {
-      await image.decode();
-    } catch {
-      return;
-    }
-    useClip(null);
-    state.strokes.push({ picture: paintOf(image) });
+    useClip(mask.is_picture ? null : mask);
     redraw();
-  };
-  /** @param {HTMLImageElement} image */
-  const paintOf = image => {
-    const { width, height } = view.clip() ?? image;
-    const paint = Object.assign(document.createElement('canvas'), { width, height });
-    const pen = getPen(paint);
-    pen.drawImage(image, 0, 0, width, height);
-    const pixels = pen.getImageData(0, 0, width, height);
-    paintLight(pixels.data, COLOR);
-    pen.putImageData(pixels, 0, 0);
-    return paint;
   };
 
   /** Uploads the mask. Returns its path on the server: "" without paint, null after a failure. @returns {Promise<string | null>} */
@@ -225,16 +193,16 @@ export const createBrush = (client, view) => {
     if (state.path) return state.path;
     const shown = canvas('#edit-canvas');
     const { width, height } = shown;
-    const pen = getPen(Object.assign(document.createElement('canvas'), { width, height }));
+    const pen = getPen(create('canvas', { width, height }));
     pen.drawImage(shown, 0, 0);
-    for (const [operation, color] of /** @type {const} */ ([
-      ['source-in', '#fff'],
-      ['destination-over', '#000'],
-    ])) {
+    /** @param {GlobalCompositeOperation} operation @param {string} color */
+    const fillAll = (operation, color) => {
       pen.globalCompositeOperation = operation;
       pen.fillStyle = color;
       pen.fillRect(0, 0, width, height);
-    }
+    };
+    fillAll('source-in', '#fff');
+    fillAll('destination-over', '#000');
     /** @type {Blob | null} */
     const blob = await new Promise(done => pen.canvas.toBlob(done, 'image/png'));
     state.path = (blob && (await upload(new File([blob], 'mask.png', { type: 'image/png' })))) ?? '';

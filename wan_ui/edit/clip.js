@@ -1,35 +1,19 @@
 // The uploaded clip and its selected part. The clip plays from the local file. The server receives the file once and returns its facts
 // and thumbnails.
-import { capture, fieldValue, find, findVideo, on, onRelease } from '../components/dom.js';
+import { capture, create, find, findVideo, on, onDrag, onFirst } from '../components/dom.js';
 import { fill } from '../components/text.js';
 import { ANY_LENGTH, filmPlaces, fittingPart, latestStart } from './clip_math.js';
 
 const RESTING_MILLISECONDS = 40; // between two checks of a paused player
 
-/** @typedef {import('./clip_math.js').Limits} Limits */
-/**
- * The facts of a clip, from the server.
- * @typedef {object} Facts
- * @property {string} path
- * @property {string} name
- * @property {number} width
- * @property {number} height
- * @property {number} seconds
- * @property {number} fps
- * @property {string} thumbnails
- * @property {boolean} has_sound
- */
+/** The facts of a clip, from the server.
+ * @typedef {{path: string, name: string, width: number, height: number, seconds: number, fps: number, thumbnails: string,
+ *   has_sound: boolean}} Facts */
 
-/**
- * @param {import('../components/http.js').ViewClient} client
- * @param {{
- *   limits: () => Limits,
- *   isExtending: () => boolean,
- *   shown: () => void,
- *   partChanged: () => void,
- *   restarted: () => void,
- * }} view `shown` is called for each new clip, `partChanged` for each new selection, `restarted` when the selected part repeats.
- */
+/** @param {ViewClient} client
+ * @param {{limits: () => import('./clip_math.js').Limits, isExtending: () => boolean, shown: () => void, partChanged: () => void,
+ *   restarted: () => void}} view
+ * `shown` is called for each new clip, `partChanged` for each new selection, `restarted` when the selected part repeats. */
 export const createClip = (client, view) => {
   const { element, words, note, send, upload, one, input, canvas, video, image } = client;
   /** The selected part: `frames` frames at the model's rate, `start` in seconds. `fits`: the clip is long enough for the model. */
@@ -50,8 +34,7 @@ export const createClip = (client, view) => {
     showBusy(false);
     if (facts) show(facts, URL.createObjectURL(file), file.type === 'image/gif' || /\.gif$/i.test(file.name));
   };
-  /** @param {boolean} isBusy */
-  const showBusy = isBusy => {
+  const showBusy = (/** @type {boolean} */ isBusy) => {
     one('.edit').dataset.busy = String(isBusy);
     one('.clip .drop').textContent = isBusy ? words().reading : words().drop;
   };
@@ -60,26 +43,21 @@ export const createClip = (client, view) => {
     if (address) URL.revokeObjectURL(address);
     address = source;
     Object.assign(state, { facts, start: 0, frames: 0 });
-    one('.edit').dataset.clip = facts.name;
+    const { name, width, height, fps, seconds, thumbnails, has_sound } = facts;
+    one('.edit').dataset.clip = name;
     one('.timeline').hidden = false;
-    image('.thumbs').src = facts.thumbnails;
+    image('.thumbs').src = thumbnails;
     const player = video('#edit-player');
     const still = image('.clip .still');
     for (const shown of [player, still]) {
       shown.hidden = true;
       shown.removeAttribute('src');
     }
-    const shown = isStill ? still : player;
-    if (address) {
-      shown.src = address;
-      shown.hidden = false;
-    }
-    one('.clip').style.setProperty('--ratio', String(facts.width / facts.height));
-    const { width, height, fps, seconds } = facts;
-    const sound = facts.has_sound ? ` · ${words().sound}` : '';
-    one('.timeline .facts').textContent =
-      fill(words().facts, { ...facts, has_sound: '', width, height, fps, seconds: seconds.toFixed(1) }) + sound;
-    for (const name of ['#edit-from', '#edit-to']) input(name).max = String(seconds);
+    if (address) Object.assign(isStill ? still : player, { src: address, hidden: false });
+    one('.clip').style.setProperty('--ratio', String(width / height));
+    const text = fill(words().facts, { width, height, fps, seconds: seconds.toFixed(1) });
+    one('.timeline .facts').textContent = has_sound ? `${text} · ${words().sound}` : text;
+    for (const end of ['#edit-from', '#edit-to']) input(end).max = String(seconds);
     view.shown();
   };
 
@@ -90,27 +68,20 @@ export const createClip = (client, view) => {
     if (!(sheet instanceof HTMLImageElement) || !sheet.naturalWidth || !strip?.clientWidth) return;
     const film = canvas('.film');
     const scale = window.devicePixelRatio || 1;
-    [film.width, film.height] = [strip.clientWidth * scale, strip.clientHeight * scale];
+    Object.assign(film, { width: strip.clientWidth * scale, height: strip.clientHeight * scale });
     const pen = film.getContext('2d');
     const size = { width: sheet.naturalWidth, height: sheet.naturalHeight };
     for (const { from, to } of filmPlaces(size, film, Number(strip.dataset.count)))
       pen?.drawImage(sheet, from.left, from.top, from.across, from.down, to.left, 0, to.width, film.height);
   };
-  on(
-    element,
-    'load',
-    target => {
-      if (target.matches('.thumbs')) drawFilm();
-    },
-    true,
-  );
+  onFirst(element, 'load', '.thumbs', drawFilm);
   window.addEventListener('resize', drawFilm);
 
-  /** Shows a thumbnail of a clip that the browser cannot play. */
-  const cannotPlay = async () => {
+  // A clip that the browser cannot play is shown as one of its thumbnails.
+  onFirst(element, 'error', '#edit-player', async (/** @type {HTMLVideoElement} */ player) => {
     const thumbnails = image('.thumbs');
-    if (!video('#edit-player').getAttribute('src')) return;
-    video('#edit-player').hidden = true;
+    if (!player.getAttribute('src')) return;
+    player.hidden = true;
     try {
       await thumbnails.decode();
     } catch {
@@ -118,19 +89,15 @@ export const createClip = (client, view) => {
     }
     const count = Number(one('.strip').dataset.count);
     const [width, height] = [thumbnails.naturalWidth / count, thumbnails.naturalHeight];
-    const picture = Object.assign(document.createElement('canvas'), { width, height });
+    const picture = create('canvas', { width, height });
     picture.getContext('2d')?.drawImage(thumbnails, Math.floor(count / 2) * width, 0, width, height, 0, 0, width, height);
-    const still = image('.clip .still');
-    still.src = picture.toDataURL('image/jpeg');
-    still.hidden = false;
-  };
+    Object.assign(image('.clip .still'), { src: picture.toDataURL('image/jpeg'), hidden: false });
+  });
 
   // The model supports the selected part's number of frames. The first handle moves the part, the last handle changes its length.
   const counts = () => (view.isExtending() ? { ...view.limits(), ...ANY_LENGTH } : view.limits());
   const rounding = () => Number(one('.strip').dataset.rounding);
   const end = () => state.start + state.frames / view.limits().fps;
-  /** @param {number} frames @param {Facts} facts */
-  const lastStart = (frames, facts) => latestStart(frames, facts.seconds, view.limits().fps, rounding());
 
   /** Selects the supported part that is nearest to the given part. @param {number} start @param {number} frames */
   const selectPart = (start, frames) => {
@@ -144,39 +111,29 @@ export const createClip = (client, view) => {
     const strip = one('.strip');
     strip.style.setProperty('--from', `${(100 * state.start) / seconds}%`);
     strip.style.setProperty('--to', `${100 * Math.min(1, end() / seconds)}%`);
-    one('#edit-part').textContent = fill(words().part, {
-      start: state.start.toFixed(2),
-      end: end().toFixed(2),
-      frames: state.frames,
-      fps,
-      length: (state.frames / fps).toFixed(2),
-    });
+    const [from, to, length] = [state.start, end(), state.frames / fps].map(time => time.toFixed(2));
+    one('#edit-part').textContent = fill(words().part, { start: from, end: to, frames: state.frames, fps, length });
     const player = video('#edit-player');
     const isOutside = player.currentTime < state.start || player.currentTime > end();
     if (!player.hidden && isOutside) player.currentTime = state.start;
     view.partChanged();
   };
-  on(element, 'input', target => {
-    if (!state.facts) return;
-    const value = Number(fieldValue(target));
-    if (target.id === 'edit-from') selectPart(value, state.frames);
-    if (target.id === 'edit-to') selectPart(state.start, Math.round((value - state.start) * view.limits().fps));
+  on(element, 'input', '#edit-from', (/** @type {HTMLInputElement} */ { value }) => selectPart(Number(value), state.frames));
+  on(element, 'input', '#edit-to', (/** @type {HTMLInputElement} */ { value }) => {
+    if (state.facts) selectPart(state.start, Math.round((Number(value) - state.start) * view.limits().fps));
   });
   // Dragging the middle moves the whole part.
-  /** @type {{x: number, start: number} | null} */
-  let held = null;
-  on(element, 'pointerdown', (target, event) => {
-    if (!target.matches('.taken') || !state.facts) return;
+  onDrag(element, '.taken', (target, event) => {
+    const { facts, start } = state;
+    if (!facts) return;
     capture(target, event);
-    held = { x: event.clientX, start: state.start };
-  });
-  on(element, 'pointermove', (_, event) => {
-    if (!held || !state.facts) return;
-    const start = held.start + ((event.clientX - held.x) / one('.strip').clientWidth) * state.facts.seconds;
-    selectPart(Math.min(start, lastStart(state.frames, state.facts)), state.frames);
-  });
-  onRelease(element, () => {
-    held = null;
+    return {
+      move: ({ clientX }) => {
+        const wanted = start + ((clientX - event.clientX) / one('.strip').clientWidth) * facts.seconds;
+        const last = latestStart(state.frames, facts.seconds, view.limits().fps, rounding());
+        selectPart(Math.min(wanted, last), state.frames);
+      },
+    };
   });
 
   // The player repeats the selected part, and a line shows the position. Animation frames are only requested while it plays.
@@ -194,6 +151,6 @@ export const createClip = (client, view) => {
   };
   follow();
 
-  return Object.assign(state, { cannotPlay, drawFilm, end, load, selectPart, show });
+  return Object.assign(state, { drawFilm, end, load, selectPart, show });
 };
 /** @typedef {ReturnType<typeof createClip>} Clip */

@@ -1,8 +1,8 @@
 // The edit view: the settings of the selected model, the request and its estimate. The modules of the view do not import each
 // other. Each module receives functions to call after a change.
 import { takeFiles } from '../assets/files.js';
-import { fieldValue, filesOf, find, on, togglePlaying } from '../components/dom.js';
-import { addressOf, createViewClient } from '../components/http.js';
+import { find, on, onFiles, togglePlaying } from '../components/dom.js';
+import { addressOf, createViewClient, parsedData } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { createSettings } from '../form/settings.js';
 import { createBrush } from './brush.js';
@@ -24,33 +24,24 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     select('#edit-preset').value = own.preset;
     choosePreset();
     settings.fill(own.settings);
-    settingsChanged();
+    showStrength();
+    modes.settingsChanged();
+    estimate();
   });
   let usual = 0; // the usual length of the previously selected model
   let filled = ''; // the settings that were loaded last
 
-  /** The limits of each model, by its option. @type {WeakMap<Element, Limits>} */
-  const known = new WeakMap();
-  /** Returns the limits of an option of the models' menu. @param {HTMLOptionElement} option */
-  const limitsOf = option => {
-    const found = known.get(option) ?? JSON.parse(option.dataset.limits ?? 'null');
-    known.set(option, found);
-    return found;
-  };
+  /** Returns the limits of an option of the models' menu. @param {HTMLOptionElement} option @returns {Limits} */
+  const limitsOf = option => parsedData(option, 'limits');
   /** Returns the limits of the selected model, null without a model. @returns {Limits | null} */
   const limitsOrNone = () => {
-    const picker = find('#edit-preset', element);
-    const option = picker instanceof HTMLSelectElement ? picker.selectedOptions[0] : undefined;
+    const option = /** @type {HTMLSelectElement | null} */ (find('#edit-preset', element))?.selectedOptions[0];
     if (!option) return null;
     const own = limitsOf(option);
     const fps = settings.value('fps') ?? 0;
     return { ...own, fps: fps > 0 ? fps : own.controls.fps.value };
   };
-  const limits = () => {
-    const found = limitsOrNone();
-    if (!found) throw new Error('no model is chosen');
-    return found;
-  };
+  const limits = () => /** @type {Limits} */ (limitsOrNone());
   const usualLength = () => lengthOf(limits(), clip.facts?.seconds ?? null);
 
   let timer = 0;
@@ -112,18 +103,8 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     modes.proposeMargins();
     modes.choose(own.ways.includes(way) ? way : own.ways[0]);
   };
-  const modes = createModes(client, {
-    limits,
-    usualLength,
-    choosePreset,
-    estimate,
-    settings,
-    limitsOf,
-    clip,
-    brush,
-    pictures,
-    extraClips,
-  });
+  const shared = { limits, usualLength, choosePreset, estimate, settings, limitsOf };
+  const modes = createModes(client, { ...shared, clip, brush, pictures, extraClips });
 
   /** Selects the size whose shape is nearest to the clip. Animate uses the shape of the image. */
   const chooseSize = () => {
@@ -137,48 +118,22 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     const text = fill(words().steps, { count: stepsOf(steps, strength), steps });
     one('.strength output').textContent = `${strength.toFixed(2)} · ${text}`;
   };
-  /** Shows what depends on settings. */
-  const settingsChanged = () => {
-    showStrength();
-    modes.settingsChanged();
-    estimate();
-  };
-  on(element, 'input', target => {
-    if (target.id === 'edit-strength' || target.closest('[data-setting]')) showStrength();
-    if (target.closest('.settings') && target.id !== 'edit-prompt') estimate();
+  on(element, 'input', '#edit-strength, [data-setting]', showStrength);
+  on(element, 'input', '.settings', (_, { target }) => {
+    if (target !== one('#edit-prompt')) estimate();
   });
-  on(element, 'change', target => {
-    if (target.id === 'edit-preset') choosePreset();
-    if (target.id === 'edit-fps') modes.settingsChanged();
-    if (target.id === 'edit-larger') showUpscaleEstimate();
-    if (target.id !== 'edit-file') return;
-    const [file] = filesOf(target);
-    if (file) clip.load(file);
-  });
+  on(element, 'change', '#edit-preset', () => choosePreset());
+  on(element, 'change', '#edit-fps', () => modes.settingsChanged());
+  on(element, 'change', '#edit-larger', () => showUpscaleEstimate());
+  onFiles(element, '#edit-file', ([file]) => clip.load(file));
 
   /** Returns the request for the server. @param {string} [mask] The path of the painted mask. */
-  const buildRequest = mask => {
-    return {
-      preset: select('#edit-preset').value,
-      prompt: fieldValue(one('#edit-prompt')),
-      settings: settings.read(),
-      ...modes.requestFields(mask),
-    };
-  };
-  const generate = async () => {
-    const button = client.button('#edit-make');
-    if (!modes.isComplete()) return;
-    button.disabled = true;
-    const mask = modes.current() === 'paint' ? await brush.uploadMask() : undefined;
-    if (mask === '') note(words().unpainted);
-    else if (mask !== null) await queue(buildRequest(mask));
-    button.disabled = false;
-  };
-  /** @param {object} request */
-  const queue = async request => {
-    const given = await send('', request);
-    if (given) trigger(queued, { what: 'queued', job: given.job });
-  };
+  const buildRequest = mask => ({
+    preset: select('#edit-preset').value,
+    prompt: /** @type {HTMLTextAreaElement} */ (one('#edit-prompt')).value,
+    settings: settings.read(),
+    ...modes.requestFields(mask),
+  });
   /** Returns the request to upscale the whole clip. */
   const buildUpscaleRequest = () => {
     if (!clip.facts) return null;
@@ -190,28 +145,29 @@ export const startEdit = ({ element, trigger, watch }, [queued]) => {
     const request = line && buildUpscaleRequest();
     if (request) await showEstimate(line, request);
   };
-  /** @param {HTMLButtonElement} button */
-  const queueUpscale = async button => {
+  const queue = async (/** @type {object} */ request) => {
+    const given = await send('', request);
+    if (given) trigger(queued, { what: 'queued', job: given.job });
+  };
+  on(element, 'click', '#edit-upscale-clip', async (/** @type {HTMLButtonElement} */ button) => {
     const request = buildUpscaleRequest();
     if (!request) return;
     button.disabled = true;
     await queue(request);
     button.disabled = false;
-  };
-  on(element, 'click', target => {
-    if (target.id === 'edit-upscale-clip' && target instanceof HTMLButtonElement) queueUpscale(target);
-    if (target.id === 'edit-make') generate();
-    if (target.id === 'edit-stop' && target instanceof HTMLElement) target.dataset.job = find('.stage')?.dataset.job ?? '';
-    if (target instanceof HTMLVideoElement && target.id === 'edit-player') togglePlaying(target);
   });
-  on(
-    element,
-    'error',
-    target => {
-      if (target.id === 'edit-player') clip.cannotPlay();
-    },
-    true,
-  );
+  on(element, 'click', '#edit-make', async (/** @type {HTMLButtonElement} */ button) => {
+    if (!modes.isComplete()) return;
+    button.disabled = true;
+    const mask = modes.current() === 'paint' ? await brush.uploadMask() : undefined;
+    if (mask === '') note(words().unpainted);
+    else if (mask !== null) await queue(buildRequest(mask));
+    button.disabled = false;
+  });
+  on(element, 'click', '#edit-stop', ({ dataset }) => {
+    dataset.job = find('.stage')?.dataset.job ?? '';
+  });
+  on(element, 'click', '#edit-player', (/** @type {HTMLVideoElement} */ player) => togglePlaying(player));
   takeFiles('.edit', modes.takeFile);
 
   /** Shows the view after the page has opened, or an earlier video's settings. */

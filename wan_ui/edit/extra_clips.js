@@ -1,51 +1,37 @@
 // Inputs beside the driving video: a clip of the face, and a clip with its mask in which the person is replaced. Each file is uploaded
 // when it is chosen, and the server checks it.
-import { filesOf, find, on } from '../components/dom.js';
+import { get, on, onFiles } from '../components/dom.js';
 
 /** @typedef {{path: string, name: string}} ExtraClip */
 /** @typedef {'face' | 'video' | 'mask'} Name */
 
-/**
- * @param {import('../components/http.js').ViewClient} client
- * @param {{limits: () => import('./clip_math.js').Limits | null, changed: () => void}} view
- */
-export const createExtraClips = (client, view) => {
-  const { element, note, send, upload } = client;
+/** @param {ViewClient} client @param {{limits: () => import('./clip_math.js').Limits | null, changed: () => void}} view */
+export const createExtraClips = ({ element, note, one, send, upload }, view) => {
   /** @type {Record<Name, ExtraClip | null>} */
   const state = { face: null, video: null, mask: null };
   const names = /** @type {Name[]} */ (Object.keys(state));
 
-  /** @param {Name} name @param {File} file */
-  const loadFile = async (name, file) => {
+  const show = () => {
+    for (const name of names) {
+      const row = one(`[data-beside="${name}"]`);
+      get('output', HTMLElement, row).textContent = state[name]?.name ?? '';
+      get('button', HTMLElement, row).hidden = !state[name];
+    }
+    view.changed();
+  };
+  /** Returns the input to which a field or button belongs. @param {HTMLElement} part */
+  const nameOf = part => /** @type {Name} */ (/** @type {HTMLElement} */ (part.closest('[data-beside]')).dataset.beside);
+  onFiles(element, '[data-beside] input', async ([file], field) => {
+    const name = nameOf(field);
     note('');
     const isPicture = name === 'mask' && /^image\//.test(file.type) && file.type !== 'image/gif';
     const path = await upload(file);
     const facts = path && (await send(isPicture ? '/picture' : '/clip', { [isPicture ? 'picture' : 'clip']: path }));
     if (facts) state[name] = { path: facts.path, name: facts.name };
     show();
-  };
-  const show = () => {
-    for (const name of names) {
-      const row = find(`[data-beside="${name}"]`, element);
-      const output = row && find('output', row);
-      const button = row && find('button', row);
-      if (output) output.textContent = state[name]?.name ?? '';
-      if (button) button.hidden = !state[name];
-    }
-    view.changed();
-  };
-  /** Returns the input to which a field or button belongs. @param {Element} target */
-  const nameOf = target =>
-    /** @type {Name | undefined} */ (/** @type {HTMLElement | null} */ (target.closest('[data-beside]'))?.dataset.beside);
-  on(element, 'change', target => {
-    const name = nameOf(target);
-    const [file] = name ? filesOf(target) : [];
-    if (name && file) loadFile(name, file);
   });
-  on(element, 'click', target => {
-    const name = nameOf(target);
-    if (!name || !target.matches('button')) return;
-    state[name] = null;
+  on(element, 'click', '[data-beside] button', button => {
+    state[nameOf(button)] = null;
     show();
   });
 

@@ -1,47 +1,36 @@
 // The modes of Edit: their controls, and the request's fields of each mode.
-import { fieldValue, find, findAll, on } from '../components/dom.js';
+import { find, findAll, on } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { isOverlap, mostOverlap, proposedMargins } from './clip_math.js';
 
 const SIDES = ['left', 'top', 'right', 'bottom'];
-/** Fields that `restore` fills with a setting: the setting's name by the field's id without `edit-`. */
+/** Fields that `restore` fills with a setting: the setting's name by the field's id. */
 const RESTORED = {
-  kind: 'control_kind',
-  scale: 'control_scale',
-  where: 'extend',
-  length: 'num_frames',
-  downscale: 'control_downscale',
+  'edit-kind': 'control_kind',
+  'edit-scale': 'control_scale',
+  'edit-where': 'extend',
+  'edit-length': 'num_frames',
+  'edit-downscale': 'control_downscale',
 };
 
 /** @typedef {import('./clip_math.js').Limits} Limits */
 /** @typedef {{path: string, name: string}} KnownFile */
 
-/**
- * @param {import('../components/http.js').ViewClient} client
- * @param {{
- *   limits: () => Limits,
- *   usualLength: () => number,
- *   choosePreset: (way: string) => void,
- *   estimate: () => void,
+/** @param {ViewClient} client
+ * @param {{limits: () => Limits, usualLength: () => number, choosePreset: (way: string) => void, estimate: () => void,
+ *   limitsOf: (option: HTMLOptionElement) => Limits, clip: import('./clip.js').Clip,
  *   settings: ReturnType<typeof import('../form/settings.js').createSettings>,
- *   limitsOf: (option: HTMLOptionElement) => Limits,
- *   clip: import('./clip.js').Clip,
  *   brush: ReturnType<typeof import('./brush.js').createBrush>,
  *   pictures: ReturnType<typeof import('./pictures.js').createPictures>,
- *   extraClips: ReturnType<typeof import('./extra_clips.js').createExtraClips>,
- * }} view
- */
+ *   extraClips: ReturnType<typeof import('./extra_clips.js').createExtraClips>}} view */
 export const createModes = (client, view) => {
   const { element, words, note, one, input, select, button } = client;
   const { clip, brush, pictures, extraClips, limits, settings } = view;
   /** The start of the part that Extend selected at the end of the clip. @type {number | null} */
   let moved = null;
 
-  const current = () => {
-    const chosen = find('[name="edit-way"]:checked', element);
-    return chosen ? fieldValue(chosen) : 'anew';
-  };
+  const current = () => /** @type {Field | null} */ (find('[name="edit-way"]:checked', element))?.value ?? 'anew';
 
   /** Selects a mode, and another model if the current one does not support it. @param {string} way */
   const choose = way => {
@@ -57,14 +46,21 @@ export const createModes = (client, view) => {
     radio.checked = true;
     one('.choose .hint').textContent = radio.dataset.hint ?? '';
     one('.edit').dataset.way = way;
-    const placeholders = { sound: words().placeholder_sound, animate: words().placeholder_animate };
-    const prompt = /** @type {HTMLTextAreaElement} */ (one('#edit-prompt'));
-    prompt.placeholder = { ...placeholders }[way] ?? words().placeholder;
+    const placeholder = { sound: words().placeholder_sound, animate: words().placeholder_animate }[way] ?? words().placeholder;
+    Object.assign(one('#edit-prompt'), { placeholder });
     for (const part of findAll('[data-of]', element)) part.hidden = !part.dataset.of?.split(' ').includes(way);
     for (const part of findAll('[data-takes]', element)) part.hidden = !limits().inputs.includes(part.dataset.takes ?? '');
     settings.show(limits().controls, way);
-    showScale(way);
-    showEnds();
+    const { beside, extends: ends, scaled, scales, ways } = limits();
+    one('.scale').hidden = !(scaled.includes(way) && ways.includes(way));
+    Object.assign(input('#edit-scale'), { min: scales[0], max: scales[1] });
+    showScaleValue();
+    for (const part of findAll('.beside', element)) part.hidden = !beside;
+    // The visitor enters the control LoRA in More settings, under LoRAs.
+    if (beside && way === 'follow') one('.settings .more').setAttribute('open', '');
+    const where = select('#edit-where');
+    for (const option of where.options) option.disabled = !ends.includes(option.value);
+    if (ends.length && !ends.includes(where.value)) where.value = ends[0];
     one('.timeline').hidden ||= !clip.facts;
     one('#edit-canvas').hidden = way !== 'paint' || !clip.facts;
     if (way !== 'paint') one('.ring').hidden = true;
@@ -86,15 +82,12 @@ export const createModes = (client, view) => {
   const extendedStart = () =>
     select('#edit-where').value === 'after' && clip.facts ? clip.facts.seconds - clip.frames / limits().fps : 0;
 
-  /** @param {number} frames */
-  const lengthOption = frames => {
+  const lengthOption = (/** @type {number} */ frames) => {
     const seconds = (frames / limits().fps).toFixed(1);
     return new Option(fill(words().lengths, { frames, seconds }), String(frames));
   };
-  /**
-   * Offers the lengths of a model whose videos can differ from the clip's length. Keeps a selected length if it is offered.
-   * @param {boolean} [isSameModel] Whether a loaded length that the model does not offer stays.
-   */
+  /** Offers the lengths of a model whose videos can differ from the clip's length. Keeps a selected length if it is offered.
+   * @param {boolean} [isSameModel] Whether a loaded length that the model does not offer stays. */
   const showLengths = isSameModel => {
     const { ways, frame_counts: counts, num_frames: usual } = limits();
     const field = select('#edit-length');
@@ -107,24 +100,6 @@ export const createModes = (client, view) => {
   };
   const showScaleValue = () => {
     one('.scale output').textContent = Number(input('#edit-scale').value).toFixed(2);
-  };
-  /** Shows the control strength, and the fields of models with a control LoRA. @param {string} way */
-  const showScale = way => {
-    const { beside, scaled, scales, ways } = limits();
-    const field = input('#edit-scale');
-    one('.scale').hidden = !(scaled.includes(way) && ways.includes(way));
-    [field.min, field.max] = scales.map(String);
-    showScaleValue();
-    for (const part of findAll('.beside', element)) part.hidden = !beside;
-    // The visitor enters the control LoRA in More settings, under LoRAs.
-    if (beside && way === 'follow') one('.settings .more').setAttribute('open', '');
-  };
-  /** Enables the ends at which this model can extend a clip. */
-  const showEnds = () => {
-    const field = select('#edit-where');
-    const ends = limits().extends;
-    for (const option of field.options) option.disabled = !ends.includes(option.value);
-    if (ends.length && !ends.includes(field.value)) field.value = ends[0];
   };
   /** @param {number} count */
   const overlapLabel = count => (count === 1 ? words().overlaps_one : fill(words().overlaps, { frames: count }));
@@ -146,13 +121,11 @@ export const createModes = (client, view) => {
 
   const size = () => (settings.value('resolution') || limits().sizes[0].join('x')).split('x').map(Number);
   const margins = () => SIDES.map(side => Math.max(0, Math.trunc(Number(input(`#edit-${side}`).value) || 0)));
-  /** @param {readonly number[]} values */
-  const setMargins = values => {
+  const setMargins = (/** @type {readonly number[]} */ values) => {
     for (const [place, side] of SIDES.entries()) input(`#edit-${side}`).value = String(values[place]);
   };
   const proposeMargins = () => {
-    if (!clip.facts) return;
-    setMargins(proposedMargins(size(), clip.facts));
+    if (clip.facts) setMargins(proposedMargins(size(), clip.facts));
     showFrame();
   };
   const showFrame = () => {
@@ -171,37 +144,26 @@ export const createModes = (client, view) => {
   /** Returns the mode's fields of the request. @param {string} [mask] The path of the painted mask. */
   const requestFields = mask => {
     const way = current();
-    const keepPixels = { keeps_pixels: input('#edit-keeps').checked };
+    const num_frames = pictures.lastFrame() + 1;
     const part = clip.facts && { clip: clip.facts.path, start: clip.start, num_frames: clip.frames };
     const references = pictures.references().map(picture => picture.path);
     const shared = { references, control_scale: Number(input('#edit-scale').value) };
-    const num_frames = pictures.lastFrame() + 1;
+    const kept = { ...part, ...shared, keeps_pixels: input('#edit-keeps').checked };
     const controlLora = limits().beside && { control_downscale: Number(select('#edit-downscale').value) };
-    /** @type {Record<string, () => object>} */
+    const extended = { num_frames, end: clip.end(), extend: select('#edit-where').value };
+    const drive_prompt = /** @type {HTMLTextAreaElement} */ (one('#edit-drive-prompt')).value;
+    /** @type {Record<string, object | null>} */
     const fields = {
-      anew: () => ({ ...part, strength: Number(input('#edit-strength').value) }),
-      follow: () => ({ ...part, ...shared, ...controlLora, control_kind: select('#edit-kind').value }),
-      paint: () => ({ ...part, ...shared, ...keepPixels, mask }),
-      widen: () => ({ ...part, ...shared, ...keepPixels, margins: margins() }),
-      sound: () => ({ ...part }),
-      animate: () => ({
-        ...part,
-
-        figure: pictures.figure()?.path,
-        drive_prompt: fieldValue(one('#edit-drive-prompt')),
-        ...extraClips.requestFields(),
-      }),
-      extend: () => ({
-        ...part,
-        ...shared,
-        num_frames,
-        end: clip.end(),
-        extend: select('#edit-where').value,
-        overlap: Number(select('#edit-overlap').value),
-      }),
-      keys: () => ({ ...shared, num_frames, keyframes: pictures.keys().map(({ frame, path }) => ({ frame, image: path })) }),
+      anew: { ...part, strength: Number(input('#edit-strength').value) },
+      follow: { ...part, ...shared, ...controlLora, control_kind: select('#edit-kind').value },
+      paint: { ...kept, mask },
+      widen: { ...kept, margins: margins() },
+      sound: part,
+      animate: { ...part, figure: pictures.figure()?.path, drive_prompt, ...extraClips.requestFields() },
+      extend: { ...part, ...shared, ...extended, overlap: Number(select('#edit-overlap').value) },
+      keys: { ...shared, num_frames, keyframes: pictures.keys().map(({ frame, path }) => ({ frame, image: path })) },
     };
-    return { way, ...fields[way]() };
+    return { way, ...fields[way] };
   };
   /** Returns whether all inputs of the mode are present. */
   const isComplete = () => {
@@ -213,29 +175,21 @@ export const createModes = (client, view) => {
     button('#edit-make').disabled = !isComplete();
   };
 
-  on(element, 'change', target => {
-    const { id } = target;
-    if (target instanceof HTMLInputElement && target.name === 'edit-way') choose(target.value);
-    if (id === 'edit-where' && clip.facts) {
-      clip.selectPart(extendedStart(), clip.frames);
-      moved = clip.start;
-    }
-    if (id === 'edit-length') pictures.keepWithin();
-    if (id === 'edit-overlap') /** @type {HTMLElement} */ (target).dataset.wanted = fieldValue(target);
-    if (['edit-length', 'edit-overlap', 'edit-where'].includes(id)) {
-      showOverlap();
-      view.estimate();
-    }
-    if (id === 'edit-resolution') {
-      proposeMargins();
-      showFrame();
-    }
-    if (['edit-keeps', 'edit-kind', 'edit-downscale'].includes(id)) view.estimate();
+  on(element, 'change', '[name="edit-way"]', (/** @type {HTMLInputElement} */ { value }) => choose(value));
+  on(element, 'change', '#edit-where', () => {
+    if (!clip.facts) return;
+    clip.selectPart(extendedStart(), clip.frames);
+    moved = clip.start;
   });
-  on(element, 'input', target => {
-    if (target.closest('.margins')) showFrame();
-    if (target.id === 'edit-scale') showScaleValue();
+  on(element, 'change', '#edit-length', () => pictures.keepWithin());
+  on(element, 'change', '#edit-overlap', (/** @type {HTMLSelectElement} */ { dataset, value }) => {
+    dataset.wanted = value;
   });
+  on(element, 'change', '#edit-length, #edit-overlap, #edit-where', showOverlap);
+  on(element, 'change', '#edit-resolution', proposeMargins);
+  on(element, 'change', '#edit-length, #edit-overlap, #edit-where, #edit-keeps, #edit-kind, #edit-downscale', view.estimate);
+  on(element, 'input', '.margins', showFrame);
+  on(element, 'input', '#edit-scale', showScaleValue);
 
   /** Accepts a dropped file. In Keyframes, each file becomes a keyframe. Elsewhere an image becomes the person of Animate, or a
    * reference image if the model takes references. Any other file becomes the clip.
@@ -255,28 +209,24 @@ export const createModes = (client, view) => {
     const lengths = select('#edit-length');
     if (!limits().frame_counts.includes(given.num_frames)) lengths.add(lengthOption(given.num_frames));
     for (const [id, name] of Object.entries(RESTORED))
-      if (given[name] !== undefined) Object.assign(one(`#edit-${id}`), { value: given[name] });
+      if (given[name] !== undefined) Object.assign(one(`#${id}`), { value: given[name] });
     if (given.overlap) {
       const overlaps = select('#edit-overlap');
       overlaps.dataset.wanted = given.overlap;
-      if (![...overlaps.options].some(option => Number(option.value) === given.overlap)) {
+      if (![...overlaps.options].some(option => Number(option.value) === given.overlap))
         overlaps.prepend(new Option(overlapLabel(given.overlap), given.overlap));
-      }
     }
     showScaleValue();
     input('#edit-keeps').checked = given.keeps_pixels ?? true;
     if (given.margins) setMargins(given.margins);
     /** @template {KnownFile} T @param {T} file */
     const known = file => ({ ...file, address: addressOf(file.path) });
+    const { keyframes = [], references = [], figure, mask } = given;
     extraClips.restore(given.besides);
-    pictures.restore(
-      (given.keyframes ?? []).map(known),
-      (given.references ?? []).map(known),
-      given.figure ? known(given.figure) : null,
-    );
+    pictures.restore(keyframes.map(known), references.map(known), figure ? known(figure) : null);
     showFrame();
     pictures.keepWithin();
-    if (given.mask) brush.show(given.mask, addressOf(given.mask.path));
+    if (mask) brush.show(mask, addressOf(mask.path));
   };
 
   /** Shows what depends on the settings: the rate changes the seconds of lengths and parts. */
@@ -286,17 +236,6 @@ export const createModes = (client, view) => {
     if (clip.facts) clip.selectPart(clip.start, clip.frames);
   };
 
-  return {
-    settingsChanged,
-    requestFields,
-    choose,
-    current,
-    isComplete,
-    proposeMargins,
-    restore,
-    showLengths,
-    showMake,
-    showOverlap,
-    takeFile,
-  };
+  const shows = { proposeMargins, showLengths, showMake, showOverlap };
+  return { settingsChanged, requestFields, choose, current, isComplete, restore, takeFile, ...shows };
 };

@@ -1,5 +1,5 @@
 // The settings of a view without Gradio components (see `settings_html.py`): shows, reads and fills the fields of a model and mode.
-import { find, findAll, on } from '../components/dom.js';
+import { create, find, findAll, on, onFirst } from '../components/dom.js';
 
 /** What a control shows, from `preset_controls`. An empty field means the preset's own value.
  * @typedef {{value: any, choices?: [string, any][], limits?: [number, number, number], modes?: string[], guidance?: number}} Control
@@ -7,10 +7,7 @@ import { find, findAll, on } from '../components/dom.js';
 /** @typedef {Record<string, Control>} Controls */
 /** @typedef {{name: string, preset: string, settings: Record<string, any>}} OwnPreset */
 
-/**
- * @param {import('../components/http.js').ViewClient} client
- * @param {(own: OwnPreset) => void} loadOwnPreset Shows a preset that the visitor has chosen.
- */
+/** @param {ViewClient} client @param {(own: OwnPreset) => void} loadOwnPreset Shows a preset that the visitor has chosen. */
 export const createSettings = ({ element, send }, loadOwnPreset) => {
   /** @type {Controls} */
   let controls = {};
@@ -19,17 +16,13 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
   /** The fields, to notice that the view was rendered again. @type {HTMLElement[]} */
   let fields = [];
 
-  /** @param {HTMLElement} field */
-  const nameOf = field => field.dataset.setting ?? '';
-  /** @param {HTMLElement} field */
-  const inputOf = field =>
-    /** @type {HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement} */ (find('input, select, textarea', field));
+  const nameOf = (/** @type {HTMLElement} */ field) => field.dataset.setting ?? '';
+  const inputOf = (/** @type {HTMLElement} */ field) => /** @type {Field} */ (find('input, select, textarea', field));
   /** @param {HTMLElement} field @returns {any} */
   const readField = field => {
-    const part = inputOf(field);
-    if (part instanceof HTMLInputElement && part.type === 'checkbox') return part.checked;
-    if (part instanceof HTMLInputElement && part.type === 'number') return part.value === '' ? null : Number(part.value);
-    return part.value;
+    const { checked, type, value } = /** @type {HTMLInputElement} */ (inputOf(field));
+    if (type === 'checkbox') return checked;
+    return type !== 'number' ? value : value === '' ? null : Number(value);
   };
   /** @param {HTMLElement} field @param {any} value */
   const fillField = (field, value) => {
@@ -41,27 +34,22 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
       part.value = value;
     }
   };
-  /** Returns whether the model offers this value. @param {Control} control @param {any} value */
-  const isOffered = ({ choices, limits }, value) => {
-    if (choices) return choices.some(([, choice]) => choice === value);
-    return !limits || (value >= limits[0] && value <= limits[1]);
-  };
   /** Shows the model's choices. Keeps a value that the visitor has changed, if the model offers it. @param {HTMLElement} field */
   const showControl = field => {
     const name = nameOf(field);
-    const control = controls[name];
+    const { choices, limits, value } = controls[name];
     const part = inputOf(field);
     const before = readField(field);
-    const isKept = name in usual && before !== usual[name] && isOffered(control, before);
+    const isOffered = choices
+      ? choices.some(([, choice]) => choice === before)
+      : !limits || (before >= limits[0] && before <= limits[1]);
+    const isKept = name in usual && before !== usual[name] && isOffered;
     if (part instanceof HTMLSelectElement)
-      part.replaceChildren(...(control.choices ?? []).map(([text, value]) => new Option(text, value)));
-    if (part instanceof HTMLInputElement && control.limits)
-      Object.assign(part, { min: control.limits[0], max: control.limits[1], step: control.limits[2] });
-    fillField(field, isKept ? before : control.value);
-    usual[name] = control.value;
+      part.replaceChildren(...(choices ?? []).map(([text, choice]) => new Option(text, choice)));
+    if (part instanceof HTMLInputElement && limits) Object.assign(part, { min: limits[0], max: limits[1], step: limits[2] });
+    fillField(field, isKept ? before : value);
+    usual[name] = value;
   };
-  /** Returns whether a list lost its choices, because another language was shown. @param {HTMLElement} field */
-  const isEmpty = field => inputOf(field) instanceof HTMLSelectElement && !find('option', field);
   /** Shows the settings that a model uses in a mode. @param {Controls} next @param {string} mode */
   const show = (next, mode) => {
     const all = findAll('[data-setting]', element);
@@ -70,15 +58,18 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
     controls = next;
     for (const field of fields) {
       const control = controls[nameOf(field)];
-      if (control && (isOther || isEmpty(field))) showControl(field);
+      // A list loses its choices when another language is shown.
+      const isEmpty = inputOf(field) instanceof HTMLSelectElement && !find('option', field);
+      if (control && (isOther || isEmpty)) showControl(field);
       const isUsed = control ? !control.modes || control.modes.includes(mode) : nameOf(field) === 'seed';
       field.dataset.used = String(isUsed);
     }
     showGuidedSteps();
   };
+  const hasGuidedSteps = () => Number(value('guided_steps') ?? 0) > 0;
   /** With guided first steps, the server computes which steps have guidance, so the view does not show the interval. */
   const showGuidedSteps = () => {
-    const isComputed = Number(value('guided_steps') ?? 0) > 0;
+    const isComputed = hasGuidedSteps();
     for (const field of fields) {
       const isInterval = ['guidance_start', 'guidance_end'].includes(nameOf(field));
       field.hidden = field.dataset.used === 'false' || (isInterval && isComputed);
@@ -87,7 +78,7 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
   /** Returns the value of a setting, undefined if it is not shown. @param {string} name @returns {any} */
   const value = name => {
     const field = fields.find(one => nameOf(one) === name);
-    return field && field.dataset.used === 'true' ? readField(field) : undefined;
+    return field?.dataset.used === 'true' ? readField(field) : undefined;
   };
   /** Returns the values of all settings that are shown. @returns {Record<string, any>} */
   const read = () => Object.fromEntries(fields.filter(field => !field.hidden).map(field => [nameOf(field), readField(field)]));
@@ -97,40 +88,24 @@ export const createSettings = ({ element, send }, loadOwnPreset) => {
     showGuidedSteps();
   };
 
-  on(element, 'input', target => {
-    if (!target.closest('[data-setting="guided_steps"]')) return;
-    const isOn = Number(value('guided_steps') ?? 0) > 0;
+  on(element, 'input', '[data-setting="guided_steps"]', () => {
+    const isOn = hasGuidedSteps();
     const guidance = isOn ? controls.guided_steps?.guidance : 1;
     if (!isOn || Math.max(value('guidance') ?? 1, value('guidance_low') ?? 1) <= 1) fill({ guidance, guidance_low: guidance });
     showGuidedSteps();
   });
   /** @type {OwnPreset[]} */
   let own = [];
-  const showOwnPresets = async () => {
+  onFirst(element, 'toggle', '.own[open]', async menu => {
     own = (await send('/presets'))?.presets ?? [];
-    const rows = own.map(({ name }, place) => {
-      const button = Object.assign(document.createElement('button'), { type: 'button', textContent: name });
-      button.dataset.own = String(place);
-      const row = document.createElement('li');
-      row.append(button);
-      return row;
-    });
-    const list = find('.own ul', element);
-    list?.replaceChildren(...rows);
-  };
-  on(
-    element,
-    'toggle',
-    target => {
-      if (target instanceof HTMLDetailsElement && target.matches('.own') && target.open) showOwnPresets();
-    },
-    true,
-  );
-  on(element, 'click', target => {
-    if (!(target instanceof HTMLElement) || !target.dataset.own) return;
-    loadOwnPreset(own[Number(target.dataset.own)]);
-    const menu = target.closest('details');
-    if (menu) menu.open = false;
+    const buttons = own.map(({ name }, place) =>
+      create('button', { type: 'button', textContent: name, dataset: { own: String(place) } }),
+    );
+    find('ul', menu)?.replaceChildren(...buttons.map(button => create('li', {}, button)));
+  });
+  on(element, 'click', '[data-own]', button => {
+    loadOwnPreset(own[Number(button.dataset.own)]);
+    button.closest('details')?.removeAttribute('open');
   });
 
   return { fill, read, show, value };

@@ -1,54 +1,29 @@
 // The fields of the selected shot, and the actions on shots by pointer, keys and buttons.
-import { fieldValue, filesOf, on } from '../components/dom.js';
+import { on, onFiles } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { clamp, fill } from '../components/text.js';
-import {
-  continues,
-  endSeconds,
-  indexOfShot,
-  isFirst,
-  isKept,
-  keptRecipe,
-  startSeconds,
-  USUAL_SECONDS,
-} from './storyboard_shots.js';
+import { continues, endSeconds, indexOfShot, isKept, keptRecipe, startSeconds, USUAL_SECONDS } from './storyboard_shots.js';
 
 const MOST_FADE = 2; // seconds
 
 /** @typedef {import('./storyboard_shots.js').Shot} Shot */
-/**
- * The operations that the parts of the timeline share.
- * @typedef {object} Editing
- * @property {import('./storyboard.js').State} film
- * @property {() => void} change
- * @property {() => void} draw
- * @property {(at: number, given: Partial<Shot>) => void} insert
- * @property {(id: string, to: number) => void} move
- * @property {(id: string) => void} makeAlone
- * @property {() => number} maxCharacters
+/** The operations that the parts of the timeline share.
+ * @typedef {{film: import('./storyboard.js').State, change: () => void, draw: () => void, maxCharacters: () => number,
+ *   insert: (at: number, given: Partial<Shot>) => void, move: (id: string, to: number) => void, makeAlone: (id: string) => void}} Editing
  */
 
-/** @param {number} value */
-const rounded = value => Math.round(1000 * value) / 1000;
+const rounded = (/** @type {number} */ value) => Math.round(1000 * value) / 1000;
 
-/** @param {Shot} shot */
-const copyOf = ({ prompt, seconds, seed, image }) => ({ prompt, seconds, seed, image });
+const copyOf = (/** @type {Shot} */ { prompt, seconds, seed, image }) => ({ prompt, seconds, seed, image });
 
-/**
- * @param {import('../components/http.js').ViewClient} client @param {Editing} editing
- * @param {{names: (prompt: string) => string}} characters
- */
-export const createShotFields = (client, editing, characters) => {
+/** @param {ViewClient} client @param {Editing} editing @param {{names: (prompt: string) => string}} characters */
+export const createShotFields = (client, { film, change, draw, insert, move, makeAlone }, characters) => {
   const { element, words, one, upload } = client;
-  const { film, change, draw, insert, move } = editing;
   const chosen = () => film.shots[indexOfShot(film, film.chosen)];
 
-  /** @param {string} name @returns {HTMLElement & {value: string}} */
-  const field = name => /** @type {HTMLInputElement} */ (one(`.shot-detail [name="${name}"]`));
-  /** @param {string} name */
-  const labelOf = name => /** @type {HTMLElement} */ (field(name).closest('label'));
-  /** @param {string} what */
-  const button = what => client.button(`.shot-detail [data-shot=${what}]`);
+  const field = (/** @type {string} */ name) => /** @type {Field} */ (one(`.shot-detail [name="${name}"]`));
+  const labelOf = (/** @type {string} */ name) => /** @type {HTMLElement} */ (field(name).closest('label'));
+  const button = (/** @type {string} */ what) => client.button(`.shot-detail [data-shot=${what}]`);
 
   const show = () => {
     const shot = chosen();
@@ -86,110 +61,80 @@ export const createShotFields = (client, editing, characters) => {
     button('down').disabled = index === film.shots.length - 1;
   };
 
-  /** @param {Shot} shot @param {File} file */
-  const takePicture = async (shot, file) => {
-    const path = await upload(file);
+  on(element, 'input', '.shot-detail [name]:not([type=file])', (/** @type {Field} */ { name, value }) => {
+    const shot = chosen();
+    if (!shot) return;
+    if (shot.made && (name === 'from' || name === 'to')) {
+      const end = shot.made.frames / shot.made.fps;
+      const frame = 1 / shot.made.fps;
+      const from = clamp(Number(field('from').value) || 0, 0, end - frame);
+      shot.trim = [from, clamp(Number(field('to').value) || end, from + frame, end)];
+    } else Object.assign(shot, { [name]: name === 'fade' ? clamp(Number(value) || 0, 0, MOST_FADE) : value });
+    change();
+  });
+  onFiles(element, '[name="image"]', async ([file]) => {
+    const shot = chosen();
+    const path = shot && (await upload(file));
     if (!path) return;
     shot.image = { path, url: addressOf(path), name: file.name };
     change();
-  };
-  /** Trims the shot's video. @param {Shot} shot */
-  const trim = shot => {
-    if (!shot.made) return;
-    const end = shot.made.frames / shot.made.fps;
-    const frame = 1 / shot.made.fps;
-    const from = clamp(Number(field('from').value) || 0, 0, end - frame);
-    const to = Math.min(end, Math.max(Number(field('to').value) || end, from + frame));
-    shot.trim = [from, to];
-    change();
-  };
-  on(element, 'input', target => {
-    const shot = chosen();
-    const isFile = target instanceof HTMLInputElement && target.type === 'file';
-    if (!shot || !target.closest('.shot-detail') || isFile) return;
-    const name = target.getAttribute('name') ?? '';
-    const value = fieldValue(target);
-    if (name === 'from' || name === 'to') return trim(shot);
-    Object.assign(shot, { [name]: name === 'fade' ? clamp(Number(value) || 0, 0, MOST_FADE) : value });
-    change();
   });
-  on(element, 'change', target => {
-    const shot = chosen();
-    if (shot && target.getAttribute('name') === 'image') {
-      const [file] = filesOf(target);
-      if (file) takePicture(shot, file);
-    }
-    if (target.closest('.shot-detail')) show();
-  });
+  on(element, 'change', '.shot-detail', show);
 
-  /** Splits a shot: its video into two parts, or its length into two halves. @param {Shot} shot */
-  const split = shot => {
-    const at = indexOfShot(film, shot.id) + 1;
-    if (!isKept(film, shot)) {
-      const half = String(rounded((Number(shot.seconds) || USUAL_SECONDS) / 2));
-      shot.seconds = half;
-      return insert(at, { prompt: shot.prompt, seconds: half });
-    }
-    const { fps } = shot.made;
-    const [from, to] = [startSeconds(shot), endSeconds(shot)];
-    const middle = Math.round(((from + to) / 2) * fps) / fps;
-    if (middle <= from || middle >= to) return;
-    shot.trim = [from, middle];
-    const made = { ...shot.made, kept: true, recipe: keptRecipe(shot.prompt) };
-    insert(at, { ...copyOf(shot), start: 'on', fade: 0, trim: [middle, to], made });
-  };
-  /** @param {Shot} shot */
-  const duplicate = shot => {
-    const start = isFirst(film, shot) && shot.start === 'on' ? 'cut' : shot.start;
-    const made = isKept(film, shot) && (start !== 'on' || shot.made.kept) ? { ...shot.made } : null;
-    insert(indexOfShot(film, shot.id) + 1, { ...copyOf(shot), start, fade: shot.fade, trim: made ? shot.trim : null, made });
-  };
-  /** @param {Shot} shot */
-  const remove = shot => {
-    const at = indexOfShot(film, shot.id);
-    film.shots.splice(at, 1);
-    film.chosen = film.shots[Math.min(at, film.shots.length - 1)]?.id ?? null;
-    change();
-  };
-  /** @param {Shot} shot */
-  const keep = shot => {
-    if (shot.made) shot.made = { ...shot.made, kept: true, recipe: keptRecipe(shot.prompt) };
-    change();
-  };
-  /** @type {Record<string, (shot: Shot) => void>} */
+  /** The actions of the buttons. @type {Record<string, (shot: Shot, index: number) => void>} */
   const acts = {
-    split,
-    double: duplicate,
-    remove,
-    keep,
-    alone: shot => editing.makeAlone(shot.id),
-    up: shot => move(shot.id, indexOfShot(film, shot.id) - 1),
-    down: shot => move(shot.id, indexOfShot(film, shot.id) + 1),
+    /** Splits a shot: its video into two parts, or its length into two halves. */
+    split: (shot, index) => {
+      if (!isKept(film, shot)) {
+        shot.seconds = String(rounded((Number(shot.seconds) || USUAL_SECONDS) / 2));
+        return insert(index + 1, { prompt: shot.prompt, seconds: shot.seconds });
+      }
+      const { fps } = shot.made;
+      const [from, to] = [startSeconds(shot), endSeconds(shot)];
+      const middle = Math.round(((from + to) / 2) * fps) / fps;
+      if (middle <= from || middle >= to) return;
+      shot.trim = [from, middle];
+      const made = { ...shot.made, kept: true, recipe: keptRecipe(shot.prompt) };
+      insert(index + 1, { ...copyOf(shot), start: 'on', fade: 0, trim: [middle, to], made });
+    },
+    double: (shot, index) => {
+      const start = index === 0 && shot.start === 'on' ? 'cut' : shot.start;
+      const made = isKept(film, shot) && (start !== 'on' || shot.made.kept) ? { ...shot.made } : null;
+      insert(index + 1, { ...copyOf(shot), start, fade: shot.fade, trim: made ? shot.trim : null, made });
+    },
+    remove: (_, index) => {
+      film.shots.splice(index, 1);
+      film.chosen = film.shots[Math.min(index, film.shots.length - 1)]?.id ?? null;
+      change();
+    },
+    keep: shot => {
+      if (shot.made) shot.made = { ...shot.made, kept: true, recipe: keptRecipe(shot.prompt) };
+      change();
+    },
+    alone: shot => makeAlone(shot.id),
+    up: (shot, index) => move(shot.id, index - 1),
+    down: (shot, index) => move(shot.id, index + 1),
   };
-  on(element, 'click', target => {
-    const pressed = /** @type {HTMLElement | null} */ (target.closest('[data-shot]'));
-    const block = blockOf(target);
-    const what = pressed?.dataset.shot ?? '';
-    if (block && !wasDragged) choose(block.dataset.id ?? '');
+  on(element, 'click', '[data-shot]', pressed => {
+    const what = pressed.dataset.shot ?? '';
     if (what === 'add') {
       insert(film.shots.length, {});
       field('prompt').focus();
     }
     const shot = chosen();
-    if (shot) acts[what]?.(shot);
-    if (['up', 'down'].includes(what)) pressed?.focus();
+    if (shot) acts[what]?.(shot, indexOfShot(film, shot.id));
+    if (['up', 'down'].includes(what)) pressed.focus();
   });
-  /** @param {Element} target @returns {HTMLElement | null} */
-  const blockOf = target => target.closest('.film-block');
-  /** @param {string} id */
-  const choose = id => {
+  const choose = (/** @type {string} */ id) => {
     film.chosen = id;
     draw();
   };
-  on(element, 'keydown', (target, event) => {
-    const id = blockOf(target)?.dataset.id;
+  on(element, 'click', '.film-block', ({ dataset }) => {
+    if (!wasDragged) choose(dataset.id ?? '');
+  });
+  on(element, 'keydown', '.film-block', ({ dataset: { id = '' } }, event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!id || !step) return;
+    if (!step) return;
     event.preventDefault();
     const at = indexOfShot(film, id);
     if (event.altKey) return move(id, at + step);
@@ -203,8 +148,9 @@ export const createShotFields = (client, editing, characters) => {
   /** @type {{id: string, x: number, item: HTMLElement, to: number | null} | null} */
   let held = null;
   let wasDragged = false;
-  on(element, 'pointerdown', (target, event) => {
-    const block = blockOf(target);
+  on(element, 'pointerdown', '*', (target, event) => {
+    /** @type {HTMLElement | null} */
+    const block = target.closest('.film-block');
     const item = block?.closest('li');
     wasDragged = false;
     if (!block || !item || event.pointerType === 'touch' || event.button !== 0) return;
@@ -218,16 +164,14 @@ export const createShotFields = (client, editing, characters) => {
     wasDragged = true;
     item.classList.add('held');
     item.style.transform = `translateX(${by}px)`;
+    const middleOf = (/** @type {HTMLElement} */ block) => {
+      const { left, width } = block.getBoundingClientRect();
+      return left + width / 2;
+    };
     const others = /** @type {HTMLElement[]} */ ([...one('.film').children].filter(other => other !== item));
-    const middle = item.getBoundingClientRect().left + item.offsetWidth / 2;
-    const to = others.filter(other => {
-      const box = other.getBoundingClientRect();
-      return box.left + box.width / 2 < middle;
-    }).length;
+    const to = others.filter(other => middleOf(other) < middleOf(item)).length;
     held.to = to;
-    others.forEach((other, index) => {
-      other.dataset.gap = String(index === to);
-    });
+    for (const [index, { dataset }] of others.entries()) dataset.gap = String(index === to);
   });
   const release = () => {
     if (!held) return;

@@ -3,18 +3,15 @@ import { endMark, indexOfShot, isKept, keptRecipe, shotRecipe } from './storyboa
 
 const EVERY_MILLISECONDS = 1500;
 
-/**
- * A job that generates shots. `blocks` are the ids of its shots, `recipes` their recipes, `kept` the ids of shots with a kept
+/** A job that generates shots. `blocks` are the ids of its shots, `recipes` their recipes, `kept` the ids of shots with a kept
  * video. `isOld`: the job was loaded from the library, and its shots keep their trims.
- * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob
- */
+ * @typedef {{job: string, blocks: string[], isOld: boolean, recipes: Record<string, string>, kept: string[]}} SentJob */
 
-/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
+/** @param {ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
 export const createFinishedShots = ({ element }, { film, change }) => {
   let timer = 0;
 
-  /** @param {string} id */
-  const shotOf = id => film.shots[indexOfShot(film, id)];
+  const shotOf = (/** @type {string} */ id) => film.shots[indexOfShot(film, id)];
 
   /** @param {string} job @param {string[]} blocks @param {boolean} [isOld] */
   const follow = (job, blocks, isOld = false) => {
@@ -30,12 +27,10 @@ export const createFinishedShots = ({ element }, { film, change }) => {
     for (const sent of [...film.jobs]) await readNews(sent);
     if (film.jobs.length) timer = setTimeout(poll, EVERY_MILLISECONDS);
   };
-  /** @param {SentJob} sent */
-  const stopFollowing = sent => {
+  const stopFollowing = (/** @type {SentJob} */ sent) => {
     film.jobs = film.jobs.filter(one => one !== sent);
   };
-  /** @param {SentJob} sent */
-  const readNews = async sent => {
+  const readNews = async (/** @type {SentJob} */ sent) => {
     let news;
     try {
       const answer = await fetch(`studio/shots/${encodeURIComponent(sent.job)}`);
@@ -45,13 +40,12 @@ export const createFinishedShots = ({ element }, { film, change }) => {
       return; // the server is unreachable for a moment
     }
     let isChanged = false;
-    for (const { number, given, goes_on: continued, ...video } of news.shots) {
+    for (const { number, given, goes_on: continued, job, frames, fps, first, video, poster } of news.shots) {
       const id = sent.blocks[number - 1];
       const shot = shotOf(id);
-      if (!shot || sent.kept.includes(id) || shot.made?.job === video.job) continue;
-      const { job, frames, fps, first, video: address, poster } = video;
+      if (!shot || sent.kept.includes(id) || shot.made?.job === job) continue;
       const after = continued ? endMark(film, shotOf(sent.blocks[number - 2])) : '';
-      shot.made = { job, frames, fps, first, video: address, poster, recipe: sent.recipes[id], after };
+      shot.made = { job, frames, fps, first, video, poster, recipe: sent.recipes[id], after };
       if (!sent.isOld) shot.trim = null;
       if (given) Object.assign(shot.made, { kept: true, recipe: keptRecipe(shot.prompt) });
       isChanged = true;

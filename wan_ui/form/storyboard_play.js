@@ -1,12 +1,12 @@
 // Plays the whole film: finished shots with fades and soundtrack, and a card for each unfinished shot. Two players alternate, so that
 // the next shot is loaded before it starts.
-import { fieldValue, findAll, get, on, play as playMedia } from '../components/dom.js';
+import { findAll, get, on, play as playMedia, showText } from '../components/dom.js';
 import { clamp } from '../components/text.js';
 import { drawnSeconds, fadeSeconds, isKept, startSeconds, startTimes, trackVolume } from './storyboard_shots.js';
 
-/** @typedef {{from: number, to: number, fade: number, index: number, prompt: string, source: string, begin: number, picture: string}} Part */
+/** @typedef {{from: number, to: number, fade: number, prompt: string, source: string, begin: number, picture: string}} Part */
 
-/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_shots.js').Film} film */
+/** @param {ViewClient} client @param {import('./storyboard_shots.js').Film} film */
 export const startStoryboardPlayer = ({ element, words, one }, film) => {
   /** @type {Part[]} */
   let parts = [];
@@ -19,12 +19,6 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
   const players = () => /** @type {HTMLVideoElement[]} */ (findAll('video', root()));
   const audio = () => get('audio', HTMLAudioElement, root());
   const end = () => parts.at(-1)?.to ?? 0;
-  /** @param {number} moment */
-  const partAt = moment =>
-    Math.max(
-      0,
-      parts.findLastIndex(part => part.from <= moment),
-    );
 
   const open = () => {
     const starts = startTimes(film);
@@ -34,7 +28,6 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
         from: starts[index],
         to: starts[index] + drawnSeconds(film, shot),
         fade: fadeSeconds(film, shot),
-        index,
         prompt: shot.prompt,
         source: kept ? kept.made.video : '',
         begin: kept ? startSeconds(kept) : 0,
@@ -48,11 +41,11 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
       player.dataset.part = '';
     }
     seek(0);
-    resume();
+    setPlaying(true);
     root().scrollIntoView({ block: 'nearest' });
   };
   const close = () => {
-    pause();
+    setPlaying(false);
     root().hidden = true;
     for (const player of players()) {
       player.removeAttribute('src');
@@ -71,8 +64,7 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
     }
     return player;
   };
-  /** @param {number} moment */
-  const seek = moment => {
+  const seek = (/** @type {number} */ moment) => {
     time = clamp(moment, 0, Math.max(0, end() - 0.01));
     shown = -1;
     for (const player of players()) player.pause();
@@ -80,7 +72,8 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
     step();
   };
   const step = () => {
-    const at = partAt(time);
+    const found = parts.findLastIndex(part => part.from <= time);
+    const at = Math.max(0, found);
     const part = parts[at];
     if (!part) return;
     const player = prepared(at);
@@ -88,10 +81,13 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
       shown = at;
       const wanted = part.begin + time - part.from;
       if (player && Math.abs(player.currentTime - wanted) > 0.15) player.currentTime = wanted;
-      showCard(part);
+      const card = get('p', HTMLParagraphElement, root());
+      card.hidden = part.source !== '';
+      card.textContent = `${at + 1}  ${part.prompt}`;
+      card.style.backgroundImage = part.picture ? `url("${part.picture}")` : '';
     }
     const share = part.fade ? Math.min(1, (time - part.from) / part.fade) : 1;
-    players().forEach((other, place) => {
+    for (const [place, other] of players().entries()) {
       const isOwn = other === player;
       const isBefore = at > 0 && place === (at - 1) % 2 && share < 1 && parts[at - 1].source !== '';
       other.style.opacity = String(isOwn ? share : isBefore ? 1 : 0);
@@ -100,24 +96,12 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
       if (isHeard && other.paused) playMedia(other);
       if (!isHeard && !other.paused) other.pause();
       other.volume = Math.max(0, isOwn ? share : 1 - share);
-    });
+    }
     if (share >= 1) prepared(at + 1);
     followTrack();
-    showTime();
-  };
-  const showTime = () => {
-    const text = `${time.toFixed(1)} / ${end().toFixed(1)} s`;
     const slider = get('input', HTMLInputElement, root());
-    const output = get('output', HTMLOutputElement, root());
     if (slider !== document.activeElement || isPlaying) slider.value = String(end() ? (1000 * time) / end() : 0);
-    if (output.textContent !== text) output.textContent = text;
-  };
-  /** @param {Part} part */
-  const showCard = part => {
-    const card = get('p', HTMLParagraphElement, root());
-    card.hidden = part.source !== '';
-    card.textContent = `${part.index + 1}  ${part.prompt}`;
-    card.style.backgroundImage = part.picture ? `url("${part.picture}")` : '';
+    showText(get('output', HTMLOutputElement, root()), `${time.toFixed(1)} / ${end().toFixed(1)} s`);
   };
   /** Keeps the soundtrack synchronous with the film. */
   const followTrack = () => {
@@ -131,8 +115,7 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
     if (Math.abs(sound.currentTime - heard) > 0.25) sound.currentTime = heard;
     if (sound.paused) playMedia(sound);
   };
-  /** @param {number} now */
-  const tick = now => {
+  const tick = (/** @type {number} */ now) => {
     if (!isPlaying || !element.isConnected) return;
     const isWaiting = players().some(
       player => player.dataset.part === String(shown) && player.readyState < 2 && player.hasAttribute('src'),
@@ -141,34 +124,22 @@ export const startStoryboardPlayer = ({ element, words, one }, film) => {
     last = now;
     if (time >= end()) {
       seek(0);
-      return pause();
+      return setPlaying(false);
     }
     step();
     requestAnimationFrame(tick);
   };
-  const resume = () => {
-    isPlaying = true;
-    last = performance.now();
-    showButton();
-    requestAnimationFrame(tick);
-  };
-  const pause = () => {
-    isPlaying = false;
-    for (const player of players()) player.pause();
-    audio().pause();
-    showButton();
-  };
-  const showButton = () => {
+  const setPlaying = (/** @type {boolean} */ plays) => {
+    isPlaying = plays;
     root().dataset.playing = String(isPlaying);
     one('.film-player [data-shot=pause]').textContent = isPlaying ? words().pause : words().play;
+    if (isPlaying) {
+      last = performance.now();
+      requestAnimationFrame(tick);
+    } else for (const media of [...players(), audio()]) media.pause();
   };
-  on(element, 'click', target => {
-    const what = /** @type {HTMLElement | null} */ (target.closest('[data-shot]'))?.dataset.shot;
-    if (what === 'play') open();
-    if (what === 'pause') isPlaying ? pause() : resume();
-    if (what === 'close') close();
-  });
-  on(element, 'input', target => {
-    if (target.closest('.film-bar')) seek((Number(fieldValue(target)) / 1000) * end());
-  });
+  on(element, 'click', '[data-shot=play]', open);
+  on(element, 'click', '[data-shot=pause]', () => setPlaying(!isPlaying));
+  on(element, 'click', '[data-shot=close]', close);
+  on(element, 'input', '.film-bar input', (/** @type {HTMLInputElement} */ { value }) => seek((Number(value) / 1000) * end()));
 };

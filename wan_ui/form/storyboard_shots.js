@@ -3,38 +3,21 @@
 // A recipe is the text of all settings that determine a shot's video. A finished shot has in `made` the job and the recipe of its video.
 // The video is kept while the shot's recipe is unchanged. A shot that continues the previous shot also needs the same video
 // before it, with the same end.
+import { clamp } from '../components/text.js';
 import { findNamedCharacters, plainName } from './character_names.js';
 
 export const USUAL_SECONDS = 2; // the timeline draws a shot without its own length with this length
 
 /** @typedef {import('./character_names.js').Figure} Figure */
 /** @typedef {import('./character_names.js').Picture} Picture */
-/**
- * The video of a shot. `kept`: the visitor keeps the video until the prompt changes. `recipe` is then the pair of `keptRecipe`.
- * @typedef {object} Made
- * @property {string} job
- * @property {number} frames
- * @property {number} fps
- * @property {number} first The first frame that the previous shot does not contain.
- * @property {string} video
- * @property {string} poster
- * @property {string | [number, string]} recipe
- * @property {string} after The end that the shot continued, from `endMark`.
- * @property {boolean} [kept]
- */
-/**
- * `start`: continues from the previous shot ("on"), starts from its prompt ("cut") or from an image ("image").
- * @typedef {object} Shot
- * @property {string} id
- * @property {string} prompt
- * @property {string} seconds
- * @property {string} seed
- * @property {string} start
- * @property {Picture | null} image
- * @property {number} fade Seconds.
- * @property {[number, number] | null} trim Seconds of the video.
- * @property {Made | null} made
- */
+/** The video of a shot. `first` is the first frame that the previous shot does not contain. `after` is the end that the shot
+ * continued, from `endMark`. `kept`: the visitor keeps the video until the prompt changes. `recipe` is then the pair of `keptRecipe`.
+ * @typedef {{job: string, frames: number, fps: number, first: number, video: string, poster: string,
+ *   recipe: string | [number, string], after: string, kept?: boolean}} Made */
+/** `start`: continues from the previous shot ("on"), starts from its prompt ("cut") or from an image ("image"). `fade` and `trim`
+ * are in seconds.
+ * @typedef {{id: string, prompt: string, seconds: string, seed: string, start: string, image: Picture | null, fade: number,
+ *   trim: [number, number] | null, made: Made | null}} Shot */
 /** @typedef {{path: string, name?: string, start: number, fade: number, volume: number}} Track */
 /** @typedef {{shots: Shot[], figures: Figure[], track: Track | null}} Film */
 
@@ -42,7 +25,7 @@ export const USUAL_SECONDS = 2; // the timeline draws a shot without its own len
 export const indexOfShot = (film, id) => film.shots.findIndex(shot => shot.id === id);
 
 /** @param {Film} film @param {Shot} shot */
-export const isFirst = (film, shot) => film.shots[0] === shot;
+const isFirst = (film, shot) => film.shots[0] === shot;
 
 /** Returns whether a shot continues from the previous shot. @param {Film} film @param {Shot} shot */
 export const continues = (film, shot) => shot.start === 'on' && !isFirst(film, shot);
@@ -57,11 +40,9 @@ export const shotRecipe = (film, shot) => {
 /** Returns the recipe of a video that the visitor keeps. @param {string} prompt @returns {[number, string]} */
 export const keptRecipe = prompt => [0, prompt];
 
-/** @param {Shot & {made: Made}} shot */
-export const startSeconds = ({ trim, made }) => (trim ? trim[0] : made.first / made.fps);
+export const startSeconds = (/** @type {Shot & {made: Made}} */ { trim, made }) => (trim ? trim[0] : made.first / made.fps);
 
-/** @param {Shot & {made: Made}} shot */
-export const endSeconds = ({ trim, made }) => (trim ? trim[1] : made.frames / made.fps);
+export const endSeconds = (/** @type {Shot & {made: Made}} */ { trim, made }) => (trim ? trim[1] : made.frames / made.fps);
 
 /** Returns a text that identifies the end of a kept shot's video, "" for other shots. @param {Film} film @param {Shot | undefined} shot */
 export const endMark = (film, shot) => (shot && isKept(film, shot) ? `${shot.made.job}@${endSeconds(shot).toFixed(3)}` : '');
@@ -105,32 +86,26 @@ const shotRow = (film, shot) => {
   const fade = fadeSeconds(film, shot);
   if (isKept(film, shot)) {
     const { made } = shot;
-    const trim = shot.trim || made.first ? { trim: [startSeconds(shot), endSeconds(shot)] } : {};
+    const trim = (shot.trim || made.first > 0) && { trim: [startSeconds(shot), endSeconds(shot)] };
     return { job: made.job, num_frames: made.frames, fps: made.fps, prompt, cut: start !== 'on', fade, ...trim };
   }
-  const picture = start === 'image' && image ? { image: image.path } : {};
+  const picture = start === 'image' && image && { image: image.path };
   return { prompt: prompt.trim(), seconds, seed, cut: start === 'cut' && !isFirst(film, shot), fade, ...picture };
 };
 
-/**
- * Returns the text that the form sends: the whole film, or the shot `alone` with the shot that it continues.
+/** Returns the text that the form sends: the whole film, or the shot `alone` with the shot that it continues.
  * @param {Film} film @param {string | null} alone A shot's id.
- * @param {number} maxCharacters How many characters the selected model can show in a shot.
- */
+ * @param {number} maxCharacters How many characters the selected model can show in a shot. */
 export const filmText = (film, alone, maxCharacters) => {
   const at = indexOfShot(film, alone);
   const shots = alone === null ? film.shots : film.shots.slice(continues(film, film.shots[at]) ? at - 1 : at, at + 1);
   const rows = shots.map(shot => shotRow(film, shot));
   if (rows.length) rows[0].fade = 0;
-  const figures = maxCharacters
-    ? film.figures.map(({ name, image }) => ({ name: plainName(name), image: image?.path ?? null }))
-    : [];
-  const { track } = film;
-  const sound =
-    track && alone === null
-      ? { track: track.path, track_start: track.start, track_fade: track.fade, track_volume: track.volume }
-      : {};
-  return JSON.stringify({ shots: rows, blocks: shots.map(shot => shot.id), ...(figures.length ? { figures } : {}), ...sound });
+  const figures = film.figures.map(({ name, image }) => ({ name: plainName(name), image: image?.path ?? null }));
+  const cast = maxCharacters > 0 && figures.length > 0 && { figures };
+  const track = alone === null ? film.track : null;
+  const sound = track && { track: track.path, track_start: track.start, track_fade: track.fade, track_volume: track.volume };
+  return JSON.stringify({ shots: rows, blocks: shots.map(shot => shot.id), ...cast, ...sound });
 };
 
 /** Returns the numbers, from 1, of the shots to generate, and of the shots that are regenerated because the previous shot changed.
@@ -146,4 +121,4 @@ export const shotsToMake = film => {
 
 /** Returns the soundtrack's volume, from 0 to 1, `time` seconds after its start and `left` seconds before its end. @param {Track} track @param {number} time @param {number} left */
 export const trackVolume = (track, time, left) =>
-  Math.min(1, track.volume) * (track.fade ? Math.max(0, Math.min(1, time / track.fade, left / track.fade)) : 1);
+  Math.min(1, track.volume) * (track.fade ? clamp(Math.min(time, left) / track.fade, 0, 1) : 1);

@@ -1,5 +1,5 @@
 // The soundtrack below the film: its waveform, which can be dragged, its fade and its volume.
-import { capture, fieldValue, filesOf, get, on, onRelease } from '../components/dom.js';
+import { capture, get, on, onDrag, onFiles } from '../components/dom.js';
 import { addressOf } from '../components/http.js';
 import { clamp, fill } from '../components/text.js';
 import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
@@ -10,7 +10,7 @@ const PEAKS = 1200;
 const MOST_BYTES = 60_000_000;
 const HEIGHT = 44; // pixels
 
-/** @param {import('../components/http.js').ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
+/** @param {ViewClient} client @param {import('./storyboard_detail.js').Editing} editing */
 export const createSoundtrack = (client, { film, change, draw }) => {
   const { element, words, note, upload, one } = client;
   /** @type {Float32Array | null} */
@@ -20,24 +20,14 @@ export const createSoundtrack = (client, { film, change, draw }) => {
 
   const show = () => {
     const { track } = film;
-    const label = one('.film-track .film-file span');
     one('.film-track-set').hidden = one('.film-lane').hidden = !track || !film.shots.length;
-    label.textContent = track?.name ?? one('.film-track .film-file').dataset.words ?? '';
+    one('.film-track .film-file span').textContent = track?.name ?? one('.film-track .film-file').dataset.words ?? '';
     if (!track) return;
     for (const name of /** @type {const} */ (['start', 'fade', 'volume'])) {
       const field = client.input(`.film-track [name="track_${name}"]`);
       if (field !== document.activeElement) field.value = String(track[name]);
     }
     drawWave();
-  };
-  /** @param {File} file */
-  const take = async file => {
-    if (file.size > MOST_BYTES) return note(words().soundtrack_too_large);
-    const path = await upload(file);
-    if (!path) return;
-    film.track = { path, name: file.name, start: 0, fade: 1, volume: 1 };
-    load();
-    change();
   };
   /** Loads the waveform of the soundtrack. */
   const load = async () => {
@@ -63,12 +53,10 @@ export const createSoundtrack = (client, { film, change, draw }) => {
   const blocks = () => {
     const items = /** @type {HTMLElement[]} */ ([...one('.film').children]);
     const starts = startTimes(film);
-    return film.shots.map((shot, index) => ({
-      from: starts[index],
-      seconds: drawnSeconds(film, shot),
-      left: items[index].offsetLeft,
-      width: items[index].offsetWidth,
-    }));
+    return film.shots.map((shot, index) => {
+      const { offsetLeft: left, offsetWidth: width } = items[index];
+      return { from: starts[index], seconds: drawnSeconds(film, shot), left, width };
+    });
   };
   const drawWave = () => {
     const { track } = film;
@@ -96,43 +84,38 @@ export const createSoundtrack = (client, { film, change, draw }) => {
   };
   new ResizeObserver(drawWave).observe(element);
 
-  on(element, 'change', target => {
-    if (target.getAttribute('name') !== 'track') return;
-    const [file] = filesOf(target);
-    if (file) take(file);
-  });
-  on(element, 'input', target => {
-    const name = /** @type {'start' | 'fade' | 'volume' | undefined} */ (
-      /^track_(start|fade|volume)$/.exec(target.getAttribute('name') ?? '')?.[1]
-    );
-    if (!name || !film.track) return;
-    const most = { start: Math.max(0, totalSeconds(film) - 0.1), fade: 30, volume: 2 }[name];
-    film.track[name] = clamp(Number(fieldValue(target)) || 0, 0, most);
+  const latestStart = () => Math.max(0, totalSeconds(film) - 0.1);
+  onFiles(element, '[name="track"]', async ([file]) => {
+    if (file.size > MOST_BYTES) return note(words().soundtrack_too_large);
+    const path = await upload(file);
+    if (!path) return;
+    film.track = { path, name: file.name, start: 0, fade: 1, volume: 1 };
+    load();
     change();
   });
-  on(element, 'click', target => {
-    if (!target.closest('[data-shot=silence]')) return;
+  on(element, 'input', '[name^="track_"]', (/** @type {HTMLInputElement} */ field) => {
+    const name = /** @type {'start' | 'fade' | 'volume'} */ (field.name.slice('track_'.length));
+    if (!film.track) return;
+    film.track[name] = clamp(Number(field.value) || 0, 0, { start: latestStart(), fade: 30, volume: 2 }[name]);
+    change();
+  });
+  on(element, 'click', '[data-shot=silence]', () => {
     film.track = null;
     load();
     change();
   });
-  /** @type {{x: number, left: number} | null} */
-  let held = null;
-  on(element, 'pointerdown', (target, event) => {
-    if (!target.matches('.film-lane canvas') || !film.track) return;
+  onDrag(element, '.film-lane canvas', (target, event) => {
+    const { track } = film;
+    if (!track) return;
     capture(target, event);
-    held = { x: event.clientX, left: leftOf(blocks(), film.track.start) };
-  });
-  on(element, 'pointermove', (_, event) => {
-    if (!held || !film.track) return;
-    const time = timeAt(blocks(), held.left + event.clientX - held.x);
-    film.track.start = Math.round(10 * clamp(time, 0, Math.max(0, totalSeconds(film) - 0.1))) / 10;
-    show();
-  });
-  onRelease(element, () => {
-    if (!held) return;
-    held = null;
-    change();
+    const left = leftOf(blocks(), track.start) - event.clientX;
+    return {
+      move: ({ clientX }) => {
+        track.start = Math.round(10 * clamp(timeAt(blocks(), left + clientX), 0, latestStart())) / 10;
+        show();
+      },
+      end: change,
+    };
   });
 
   return { load, show };

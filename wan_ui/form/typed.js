@@ -1,7 +1,7 @@
 // Values that were typed since a preset was chosen. A late answer to that choice must not overwrite them with the preset's values.
 // Gradio reports an input later than the browser's event, so the script reads the field. See `handlers.py`.
 import { act } from '../components/actions.js';
-import { on } from '../components/dom.js';
+import { onFirst } from '../components/dom.js';
 import { requestDraft } from './instant.js';
 
 /** Values by the control's name. @type {Map<string, unknown>} */
@@ -12,18 +12,12 @@ const readFirst = new Set();
 let preset;
 
 export const startTyped = () =>
-  on(
-    document,
-    'input',
-    target => {
-      const name = target.closest('.block[id]')?.id.replaceAll('-', '_');
-      const isNumber = target instanceof HTMLInputElement && target.type === 'number';
-      if (!name || !(isNumber || target instanceof HTMLTextAreaElement) || target.value === '') return;
-      readFirst.add(name);
-      typed.set(name, isNumber ? Number(target.value) : target.value);
-    },
-    true,
-  );
+  onFirst(document, 'input', 'textarea, input[type=number]', (/** @type {Field} */ field) => {
+    const name = field.closest('.block[id]')?.id.replaceAll('-', '_');
+    if (!name || field.value === '') return;
+    readFirst.add(name);
+    typed.set(name, field.type === 'number' ? Number(field.value) : field.value);
+  });
 
 /** Functions that the form's Gradio events call. */
 export const form = {

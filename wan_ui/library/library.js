@@ -1,10 +1,8 @@
 // The library: the video under the pointer or with the keyboard's focus plays. The arrow keys move between the cards.
-import { find, findAll, findVideo, keepMenuOpen, on, play } from '../components/dom.js';
+import { find, findAll, findVideo, input, keepMenuOpen, on, onFirst, play } from '../components/dom.js';
+import { clamp } from '../components/text.js';
 
-const CARD = '#library-grid li';
-
-/** @param {Element} target @returns {HTMLElement | null} */
-export const cardOf = target => target.closest(CARD);
+export const CARD = '#library-grid li';
 
 /** Moves the focus to another card. @param {HTMLElement | null} card @param {string} key An arrow key. */
 export const moveInLibrary = (card, key) => {
@@ -12,35 +10,31 @@ export const moveInLibrary = (card, key) => {
   if (!cards.length) return;
   const columns = cards.filter(other => other.offsetTop === cards[0].offsetTop).length;
   const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key] ?? 0;
-  const place = (card ? cards.indexOf(card) : -1) + by;
-  const next = cards[Math.min(Math.max(place, 0), cards.length - 1)];
+  const next = cards[clamp((card ? cards.indexOf(card) : -1) + by, 0, cards.length - 1)];
   find('.card', next)?.focus();
   next.scrollIntoView({ block: 'nearest' });
 };
 
-/** @param {Element} target */
-const playCard = target => {
-  const card = cardOf(target);
-  const video = card && findVideo('video', card);
+const playCard = (/** @type {HTMLElement} */ card) => {
+  const video = findVideo('video', card);
   if (!video || video.getAttribute('src')) return;
   video.src = video.dataset.src ?? '';
   play(video);
 };
 
-/** @param {Element} target @param {EventTarget | null} next The element that gets the pointer or the focus. */
-const stopCard = (target, next) => {
-  const card = cardOf(target);
-  if (!card || (next instanceof Node && card.contains(next))) return;
+/** Stops a card that the pointer or the focus leaves. @param {HTMLElement} card @param {PointerEvent | FocusEvent} event */
+const stopCard = (card, { relatedTarget: next }) => {
+  if (next instanceof Node && card.contains(next)) return;
   const video = findVideo('video', card);
   video?.removeAttribute('src');
   video?.load();
 };
 
 export const startLibrary = () => {
-  on(document, 'pointerover', playCard);
-  on(document, 'focusin', playCard);
-  on(document, 'pointerout', (target, event) => stopCard(target, event.relatedTarget));
-  on(document, 'focusout', (target, event) => stopCard(target, event.relatedTarget));
+  on(document, 'pointerover', CARD, playCard);
+  on(document, 'focusin', CARD, playCard);
+  on(document, 'pointerout', CARD, stopCard);
+  on(document, 'focusout', CARD, stopCard);
 };
 
 /** Keeps the menu of projects open, with its typed text, when the menu is rendered again. @param {GradioComponent} component */
@@ -49,29 +43,22 @@ export const startProjects = component => {
   let typed = '';
   let isTyping = false;
   let top = 0;
-  on(
-    element,
-    'scroll',
-    target => {
-      if (find('details[open]', element)) top = target.scrollTop;
-    },
-    true,
-  );
-  on(element, 'input', target => {
-    if (target instanceof HTMLInputElement && target.id === 'project-name') typed = target.value;
+  onFirst(element, 'scroll', '*', ({ scrollTop }) => {
+    if (find('details[open]', element)) top = scrollTop;
   });
-  on(element, 'focusin', target => {
-    isTyping = target.id === 'project-name';
+  on(element, 'input', '#project-name', (/** @type {HTMLInputElement} */ { value }) => {
+    typed = value;
   });
-  on(element, 'click', target => {
-    if (target.closest('[data-act="project:create"], [data-act="project:rename"]')) typed = '';
+  on(element, 'focusin', '*', ({ id }) => {
+    isTyping = id === 'project-name';
+  });
+  on(element, 'click', '[data-act="project:create"], [data-act="project:rename"]', () => {
+    typed = '';
   });
   keepMenuOpen(component, () => {
-    const name = find('#project-name', element);
-    const box = find('details > div', element);
-    if (!(name instanceof HTMLInputElement) || !box) return;
+    const name = input('#project-name', element);
     name.value = typed;
     if (isTyping) name.focus();
-    box.scrollTop = top;
+    find('details > div', element)?.scrollTo({ top });
   });
 };

@@ -1,19 +1,15 @@
 // The live view. Frames are drawn at the speed of the video. Keys and prompts are sent to the server immediately.
-import { capture, find, findAll, get, on, onRelease } from '../components/dom.js';
-import { createViewClient } from '../components/http.js';
+import { capture, find, findAll, on, onDrag, onRelease } from '../components/dom.js';
+import { createViewClient, parsedData } from '../components/http.js';
 import { fill } from '../components/text.js';
 import { createSettings } from '../form/settings.js';
 import { concatenate, lookAction, readPackets } from './packets.js';
 
 const AGAIN_MILLISECONDS = 1000; // until a broken stream is opened again
 
-/** @typedef {{number: number, picture: ImageBitmap, at: number}} Frame `at` is its arrival, in milliseconds. */
-/** @typedef {{words: string, error?: string, has_ended: boolean, fps: number, block: number, left: number | null}} State */
-
-/** @param {GradioComponent} component */
-export const startLive = ({ element, watch }) => {
+export const startLive = (/** @type {GradioComponent} */ { element, watch }) => {
   const client = createViewClient(element, 'live');
-  const { words, note, send, upload, one, input, select, button, canvas } = client;
+  const { words, note, send, upload, one, input, select, canvas } = client;
   const settings = createSettings(client, own => {
     select('#live-preset').value = own.preset;
     showPreset();
@@ -21,7 +17,7 @@ export const startLive = ({ element, watch }) => {
   });
   const live = {
     job: '',
-    /** Frames to draw, in order. @type {Frame[]} */
+    /** Frames to draw, in order. `at` is the arrival in milliseconds. @type {{number: number, picture: ImageBitmap, at: number}[]} */
     frames: [],
     fps: 16,
     block: 4,
@@ -39,18 +35,18 @@ export const startLive = ({ element, watch }) => {
   const actionsOf = () => (chosen().actions ?? '').split(' ').filter(Boolean);
 
   const showControls = () => {
-    if (!find('#live-preset', element) || !select('#live-preset').selectedOptions.length) return;
+    if (!find('#live-preset option', element)) return;
     const actions = actionsOf();
     const isOn = !live.hasEnded;
     const { tasks = '', reads } = chosen();
     const looks = actions.some(name => name.startsWith('look-'));
     for (const one of steers()) one.hidden = !actions.includes(one.dataset.steer ?? '');
     one('#live-start').hidden = isOn;
-    for (const name of ['#live-stop', '#live-say']) one(name).hidden = !isOn;
+    one('#live-stop').hidden = !isOn;
+    one('#live-say').hidden = !isOn || reads === 'false';
     one('.picture').hidden = isOn || !tasks.includes('i2v');
     one('.picture span').textContent = tasks.includes('t2v') ? words().image_optional : words().image;
     one('.wide').hidden = reads === 'false';
-    if (reads === 'false') one('#live-say').hidden = true;
     if (live.hasEnded && !live.drawn.length) one('.veil').textContent = looks ? words().drag : words().start_hint;
     one('#live-canvas').classList.toggle('looks', isOn && looks);
     select('#live-preset').disabled = isOn;
@@ -58,33 +54,23 @@ export const startLive = ({ element, watch }) => {
     one('.dot').hidden = !isOn || !live.drawn.length;
   };
 
-  /** The controls of each model, by its option. @type {WeakMap<Element, import('../form/settings.js').Controls>} */
-  const controls = new WeakMap();
   /** Shows the selected model's settings and example prompt. */
   const showPreset = () => {
-    const option = select('#live-preset').selectedOptions[0];
-    const own = controls.get(option) ?? JSON.parse(option.dataset.controls ?? '{}');
-    controls.set(option, own);
-    settings.show(own, 'live');
-    showExamplePrompt();
-    showControls();
-  };
-
-  // The first prompt is the model's example, if the example is in the page's language. Otherwise the empty field shows a translation,
-  // and the example is sent if the field stays empty.
-  const showExamplePrompt = () => {
+    settings.show(parsedData(select('#live-preset').selectedOptions[0], 'controls'), 'live');
+    // The first prompt is the model's example, if the example is in the page's language. Otherwise the empty field shows a
+    // translation, and the example is sent if the field stays empty.
     const { example = '', caption = '' } = chosen();
     const field = input('#live-prompt');
     if (!field.dataset.typed) field.value = caption === example ? example : ''; // never replace typed text
     field.placeholder = caption;
+    showControls();
   };
 
-  on(element, 'input', target => {
-    if (target instanceof HTMLInputElement && target.id === 'live-prompt') target.dataset.typed = target.value.trim();
+  on(element, 'input', '#live-prompt', (/** @type {HTMLInputElement} */ { dataset, value }) => {
+    dataset.typed = value.trim();
   });
 
-  /** @param {string} job */
-  const openVideo = job => {
+  const openVideo = (/** @type {string} */ job) => {
     Object.assign(live, { job, frames: [], due: 0, drawn: [], hasEnded: false, held: [] });
     one('.live').dataset.job = job;
     one('.veil').hidden = false;
@@ -127,13 +113,12 @@ export const startLive = ({ element, watch }) => {
     const picture = await createImageBitmap(new Blob([body], { type: 'image/jpeg' }));
     live.frames.push({ number, picture, at: performance.now() });
     live.frames.sort((one, other) => one.number - other.number);
-    const most = live.fps; // one second; older frames are dropped
-    if (live.frames.length > most) live.frames.splice(0, live.frames.length - most);
+    live.frames = live.frames.slice(-live.fps); // one second; older frames are dropped
     if (!live.isDrawing) requestAnimationFrame(drawNextFrame);
     live.isDrawing = true;
   };
 
-  /** @param {State} state */
+  /** @param {{words: string, error?: string, has_ended: boolean, fps: number, block: number, left: number | null}} state */
   const showState = state => {
     live.fps = state.fps;
     live.block = state.block;
@@ -143,8 +128,7 @@ export const startLive = ({ element, watch }) => {
     if (state.has_ended) showEnd(state.words);
   };
 
-  /** @param {string} text */
-  const showEnd = text => {
+  const showEnd = (/** @type {string} */ text) => {
     live.hasEnded = true;
     one('.headline').textContent = text ? `${text} ${live.drawn.length ? words().saved : ''}` : '';
     showControls();
@@ -153,8 +137,7 @@ export const startLive = ({ element, watch }) => {
   // A frame is due one frame duration after the previous frame. A block of frames arrives at once. While more frames than one
   // block wait, each frame is shown for 0.85 of its duration. Then about one frame remains when the next block arrives, and the
   // effect of a key is visible soon. The page requests animation frames only while frames wait.
-  /** @param {number} now */
-  const drawNextFrame = now => {
+  const drawNextFrame = (/** @type {number} */ now) => {
     live.isDrawing = live.frames.length > 0;
     if (live.isDrawing) requestAnimationFrame(drawNextFrame);
     if (!find('#live-canvas', element) || now < live.due) return;
@@ -162,9 +145,10 @@ export const startLive = ({ element, watch }) => {
     if (!frame) return;
     const { picture, at, number } = frame;
     const shown = canvas('#live-canvas');
-    if (shown.width !== picture.width || shown.height !== picture.height) {
-      [shown.width, shown.height] = [picture.width, picture.height];
-      one('.live').style.setProperty('--ratio', String(picture.width / picture.height));
+    const { width, height } = picture;
+    if (shown.width !== width || shown.height !== height) {
+      Object.assign(shown, { width, height });
+      one('.live').style.setProperty('--ratio', String(width / height));
     }
     shown.getContext('2d')?.drawImage(picture, 0, 0);
     shown.dataset.frame = String(number);
@@ -189,15 +173,13 @@ export const startLive = ({ element, watch }) => {
     if (action && !live.hasEnded) await send(`/${live.job}/say`, { action });
   };
 
-  /** @param {string} action */
-  const press = action => {
+  const press = (/** @type {string} */ action) => {
     if (live.hasEnded || live.held.includes(action)) return;
     live.held.push(action);
     steer();
   };
 
-  /** @param {string} action */
-  const release = action => {
+  const release = (/** @type {string} */ action) => {
     if (!live.held.includes(action)) return;
     live.held = live.held.filter(other => other !== action);
     steer();
@@ -211,29 +193,19 @@ export const startLive = ({ element, watch }) => {
     return steers().find(one => !one.hidden && one.dataset.keys?.split(' ').includes(key))?.dataset.steer;
   };
 
-  /** @param {Element} target */
-  const steerButton = target => /** @type {HTMLElement | null} */ (target.closest('[data-steer]'));
-
-  on(document, 'keydown', (target, event) => {
+  on(document, 'keydown', '*', (target, event) => {
     const action = actionOfKey(target, event);
     if (!action) return;
     event.preventDefault();
     if (!event.repeat) press(action);
   });
-  on(document, 'keyup', (target, event) => {
-    const action = actionOfKey(target, event);
-    if (action) release(action);
-  });
-  on(element, 'pointerdown', (target, event) => {
-    const pressed = steerButton(target);
-    if (!pressed) return;
+  on(document, 'keyup', '*', (target, event) => release(actionOfKey(target, event) ?? ''));
+  on(element, 'pointerdown', '[data-steer]', (pressed, event) => {
     capture(pressed, event);
     press(pressed.dataset.steer ?? '');
   });
-  onRelease(element, target => release(steerButton(target)?.dataset.steer ?? ''));
-  on(element, 'contextmenu', (target, event) => {
-    if (steerButton(target)) event.preventDefault();
-  });
+  onRelease(element, target => release(target.dataset.steer ?? ''));
+  on(element, 'contextmenu', '[data-steer]', (_, event) => event.preventDefault());
 
   // Dragging the mouse turns the camera, for models with such actions.
   /** @param {number} across @param {number} down */
@@ -245,28 +217,23 @@ export const startLive = ({ element, watch }) => {
     live.held = action ? [...others, action] : others;
     steer();
   };
-  /** The last position of the pointer during a drag. @type {{x: number, y: number} | null} */
-  let from = null;
-  on(element, 'pointerdown', (target, event) => {
-    if (target.id !== 'live-canvas' || !target.classList.contains('looks')) return;
+  onDrag(element, '#live-canvas.looks', (target, event) => {
     capture(target, event);
-    from = { x: event.clientX, y: event.clientY };
-  });
-  on(element, 'pointermove', (_, event) => {
-    if (!from) return;
-    const [across, down] = [event.clientX - from.x, event.clientY - from.y];
-    if (Math.hypot(across, down) < 6) return;
-    lookAround(across, down);
-    from = { x: event.clientX, y: event.clientY };
-  });
-  onRelease(element, () => {
-    if (from) lookAround(0, 0);
-    from = null;
+    let last = event;
+    return {
+      move: next => {
+        const [across, down] = [next.clientX - last.clientX, next.clientY - last.clientY];
+        if (Math.hypot(across, down) < 6) return;
+        lookAround(across, down);
+        last = next;
+      },
+      end: () => lookAround(0, 0),
+    };
   });
 
-  const startVideo = async () => {
+  on(element, 'click', '#live-start', async () => {
     note('');
-    const file = one('.picture').hidden ? undefined : get('#live-picture', HTMLInputElement, element).files?.[0];
+    const file = one('.picture').hidden ? undefined : input('#live-picture').files?.[0];
     const image = file && (await upload(file));
     if (image === null) return;
     const field = input('#live-prompt');
@@ -274,25 +241,20 @@ export const startLive = ({ element, watch }) => {
     const prompt = one('.wide').hidden ? '' : field.value;
     const given = await send('', { preset: select('#live-preset').value, prompt, image, settings: settings.read() });
     if (given) openVideo(given.job);
-  };
-  on(element, 'click', ({ id }) => {
-    if (id === 'live-start') startVideo();
-    else if (id === 'live-stop') send(`/${live.job}/stop`);
-    else if (id === 'live-say') send(`/${live.job}/say`, { prompt: input('#live-prompt').value });
   });
-  on(element, 'keydown', (target, event) => {
-    if (event.key !== 'Enter' || target.id !== 'live-prompt') return;
+  on(element, 'click', '#live-stop', () => send(`/${live.job}/stop`));
+  on(element, 'click', '#live-say', () => send(`/${live.job}/say`, { prompt: input('#live-prompt').value }));
+  on(element, 'keydown', '#live-prompt', (_, event) => {
+    if (event.key !== 'Enter') return;
     event.preventDefault();
-    button(live.hasEnded ? '#live-start' : '#live-say').click();
+    one(live.hasEnded ? '#live-start' : '#live-say').click();
   });
-  on(element, 'change', target => {
-    if (target.id === 'live-picture' && target instanceof HTMLInputElement) {
-      const label = one('.picture b');
-      label.dataset.empty ??= label.textContent ?? '';
-      label.textContent = target.files?.[0]?.name ?? label.dataset.empty;
-    }
-    if (target.id === 'live-preset') showPreset();
+  on(element, 'change', '#live-picture', (/** @type {HTMLInputElement} */ { files }) => {
+    const label = one('.picture b');
+    label.dataset.empty ??= label.textContent ?? '';
+    label.textContent = files?.[0]?.name ?? label.dataset.empty;
   });
+  on(element, 'change', '#live-preset', showPreset);
 
   // A newly opened or reloaded page continues this visitor's running video.
   const open = () => {

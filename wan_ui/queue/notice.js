@@ -10,34 +10,27 @@ let plainTitle = ''; // Gradio sets the title after the modules have run
 const watched = new Map();
 let endedWord = '';
 
-/** @param {string} words */
-const showTitle = words => {
+const showTitle = (/** @type {string} */ words) => {
   plainTitle ||= document.title;
   document.title = words ? `${words} · ${plainTitle}` : plainTitle;
 };
 
-/** Returns each job's state and prompt, and the progress of a running job in percent. @param {string} html */
-const readQueue = html =>
-  findAll('li[data-job]', new DOMParser().parseFromString(html, 'text/html')).map(item => ({
-    job: item.dataset.job ?? '',
-    state: item.dataset.state,
-    prompt: find('b', item)?.textContent ?? '',
-    percent: parseInt(find('.bar i', item)?.style.width ?? '', 10),
-  }));
-
-/** @param {string} html */
-export const readQueueNews = html => {
-  const jobs = readQueue(html);
+export const readQueueNews = (/** @type {string} */ html) => {
   const now = Date.now();
-  for (const { job, state, prompt } of jobs) {
-    if (state === 'running' && !watched.has(job)) watched.set(job, now);
+  /** The progress of the first running video. @type {number | undefined} */
+  let percent;
+  for (const item of findAll('li[data-job]', new DOMParser().parseFromString(html, 'text/html'))) {
+    const { job = '', state } = item.dataset;
+    if (state === 'running') {
+      percent ??= parseInt(find('.bar i', item)?.style.width ?? '', 10);
+      if (!watched.has(job)) watched.set(job, now);
+    }
     if (state !== 'finished' && state !== 'failed') continue;
     const started = watched.get(job);
     watched.delete(job);
-    if (started !== undefined) report(job, state, prompt, now - started);
+    if (started !== undefined) report(job, state, find('b', item)?.textContent ?? '', now - started);
   }
-  const running = jobs.find(one => one.state === 'running');
-  showTitle(endedWord || (running && running.percent > 0 ? `${running.percent} %` : ''));
+  showTitle(endedWord || (percent && percent > 0 ? `${percent} %` : ''));
 };
 
 /** @param {string} job @param {'finished' | 'failed'} state @param {string} prompt @param {number} milliseconds */
@@ -68,11 +61,8 @@ export const startNotice = () => {
     endedWord = '';
     showTitle('');
   });
-  on(document, 'click', target => {
-    const answer = /** @type {HTMLElement | null} */ (target.closest('[data-notice]'))?.dataset.notice;
-    const question = find('#notice');
-    if (!answer || !question) return;
-    question.hidden = true;
-    if (answer === 'yes') Notification.requestPermission();
+  on(document, 'click', '#notice [data-notice]', ({ dataset }) => {
+    find('#notice')?.toggleAttribute('hidden', true);
+    if (dataset.notice === 'yes') Notification.requestPermission();
   });
 };

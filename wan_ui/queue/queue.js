@@ -14,16 +14,15 @@ export const startQueue = () => {
   /** @type {{job: string, y: number, target: string} | null} */
   let drag = null;
   const show = () => {
-    for (const { dataset } of findAll(ITEM)) {
+    for (const { dataset } of findAll(ITEM))
       dataset.drag = !drag?.target ? '' : dataset.job === drag.job ? 'from' : dataset.job === drag.target ? 'to' : '';
-    }
   };
-  on(document, 'pointerdown', (target, event) => {
+  on(document, 'pointerdown', '*', (target, event) => {
     const item = itemOf(target);
     const isHandle = event.pointerType !== 'touch' || target.closest('.thumb') !== null;
     drag = item && isHandle && event.button === 0 ? { job: item.dataset.job ?? '', y: event.clientY, target: '' } : null;
   });
-  on(document, 'pointermove', (_, event) => {
+  on(document, 'pointermove', '*', (_, event) => {
     if (!drag || (!drag.target && Math.abs(event.clientY - drag.y) < DRAG_PIXELS)) return;
     if (!drag.target) capture(get('#queue', HTMLElement), event);
     const item = itemOf(document.elementFromPoint(event.clientX, event.clientY));
@@ -44,7 +43,5 @@ export const startQueue = () => {
 export const showCount = () => {
   const count = find('.queue')?.dataset.count ?? '0';
   const badge = find('#queue-toggle .badge');
-  if (!badge || badge.textContent === count) return;
-  badge.textContent = count;
-  badge.hidden = count === '0';
+  if (badge && badge.textContent !== count) Object.assign(badge, { textContent: count, hidden: count === '0' });
 };

@@ -1,16 +1,5 @@
 // The stage's player: play and pause, single frames, and the slider.
-import {
-  fieldValue,
-  find,
-  findVideo,
-  get,
-  video as getVideo,
-  input,
-  isShown,
-  on,
-  showText,
-  togglePlaying,
-} from '../components/dom.js';
+import { find, findVideo, get, video as getVideo, input, isShown, on, showText, togglePlaying } from '../components/dom.js';
 import { frameAtTime, timeOfFrame, wrapFrame } from './frames.js';
 
 /** Returns the stage's player with its video, null if it is not shown. */
@@ -52,21 +41,18 @@ export const showPlaying = (bar, isPlaying) => {
 };
 
 export const startPlayer = () => {
-  on(document, 'click', target => {
-    const button = /** @type {HTMLElement | null} */ (target.closest('[data-player]'));
-    const name = button?.dataset.player;
-    if (name === 'back' || name === 'forward') stepStage(name === 'back' ? -1 : 1);
-    if (name === 'play' || target.matches('.stage video')) toggleStage();
-    if (name === 'loop') {
-      const video = getVideo('.stage video');
-      video.loop = !video.loop;
-      button?.setAttribute('aria-pressed', String(video.loop));
-    }
+  on(document, 'click', '[data-player=back]', () => stepStage(-1));
+  on(document, 'click', '[data-player=forward]', () => stepStage(1));
+  on(document, 'click', '[data-player=play], .stage video', toggleStage);
+  on(document, 'click', '[data-player=loop]', button => {
+    const video = getVideo('.stage video');
+    video.loop = !video.loop;
+    button.setAttribute('aria-pressed', String(video.loop));
   });
-  on(document, 'input', target => {
-    const shown = target.matches('[data-player=scrub]') && shownPlayer();
+  on(document, 'input', '[data-player=scrub]', (/** @type {HTMLInputElement} */ { value }) => {
+    const shown = shownPlayer();
     if (!shown) return;
     shown.video.pause();
-    shown.video.currentTime = timeOfFrame(Number(fieldValue(target)), shown.fps);
+    shown.video.currentTime = timeOfFrame(Number(value), shown.fps);
   });
 };

@@ -1,5 +1,5 @@
 // The stage's volume and waveform. Videos are muted by default. The browser stores the visitor's choice.
-import { fieldValue, find, get, video as getVideo, input, isShown, on, play } from '../components/dom.js';
+import { find, get, video as getVideo, input, isShown, on, onFirst, play } from '../components/dom.js';
 import { channelsOf, decodeSound, peaksOf } from '../components/waveform.js';
 
 const PEAKS = 800;
@@ -25,8 +25,7 @@ const remember = (isMuted, volume) => {
   localStorage.setItem('studio-volume', String(volume));
 };
 
-/** @param {HTMLVideoElement} video */
-const setLoudness = video => {
+const setLoudness = (/** @type {HTMLVideoElement} */ video) => {
   video.volume = loudness.volume;
   video.muted = loudness.isMuted || loudness.volume === 0;
 };
@@ -39,8 +38,7 @@ export const toggleSound = () => {
   showSound();
 };
 
-/** @param {HTMLVideoElement} video */
-const startWithSound = async video => {
+const startWithSound = async (/** @type {HTMLVideoElement} */ video) => {
   loudness.isRefused = false;
   setLoudness(video);
   if (video.muted) return;
@@ -123,22 +121,13 @@ const drawWave = (canvas, peaks, played) => {
 
 export const startSound = () => {
   // A new video on the stage is muted until the stage is visible.
-  on(
-    document,
-    'loadstart',
-    target => {
-      if (!(target instanceof HTMLVideoElement) || !target.matches('.stage video')) return;
-      target.muted = true;
-      loudness.source = '';
-    },
-    true,
-  );
-  on(document, 'click', target => {
-    if (target.closest('[data-player=sound]')) toggleSound();
+  onFirst(document, 'loadstart', '.stage video', (/** @type {HTMLVideoElement} */ video) => {
+    video.muted = true;
+    loudness.source = '';
   });
-  on(document, 'input', target => {
-    if (!target.matches('[data-player=volume]')) return;
-    const volume = Number(fieldValue(target)) / 100;
+  on(document, 'click', '[data-player=sound]', toggleSound);
+  on(document, 'input', '[data-player=volume]', (/** @type {HTMLInputElement} */ field) => {
+    const volume = Number(field.value) / 100;
     remember(volume === 0, volume);
     setLoudness(getVideo('.stage video'));
     showSound();

@@ -4,8 +4,7 @@ import { hideDraft } from '../form/instant.js';
 
 /** @param {GradioComponent} component @param {readonly string[]} actions */
 export const startStage = ({ element, trigger, watch }, actions) => {
-  on(element, 'click', target => {
-    const action = /** @type {HTMLElement | null} */ (target.closest('[data-action]'))?.dataset.action ?? '';
+  on(element, 'click', '[data-action]', ({ dataset: { action = '' } }) => {
     if (actions.includes(action)) trigger(action);
   });
   let shown = '';
