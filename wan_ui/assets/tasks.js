@@ -1,6 +1,6 @@
 // Progress of long tasks that this visitor started, such as exports and projects, with a Stop button. After a press that starts a
 // task, the server is polled once per second until no task remains.
-import { create, find, on } from '../components/dom.js';
+import { create, find, findAll, get, on, showText } from '../components/dom.js';
 import { showToast } from '../components/toast.js';
 
 const EVERY_MILLISECONDS = 1000;
@@ -9,18 +9,29 @@ const EMPTY_ROUNDS = 3; // polls without a task before polling stops; a task sta
 let emptyRounds = 0;
 let timer = 0;
 
-/** @param {{id: string, text: string, percent: number | null}} task @param {string} stop The button's text. */
-const taskRow = ({ id, text, percent }, stop) => {
-  const state = percent === null ? { dataset: { waiting: 'true' } } : { ariaValueNow: String(percent) };
-  const filled = create('i', {});
-  filled.style.width = `${percent ?? 0}%`;
-  return create(
-    'p',
-    {},
-    create('span', { textContent: text }),
-    create('div', { className: 'bar', role: 'progressbar', ariaLabel: text, ...state }, filled),
-    create('button', { type: 'button', textContent: stop, dataset: { stopTask: id } }),
-  );
+/** Shows one row for each task. Rows stay in the page while their task runs, so that a press or the focus is not lost.
+ * @param {HTMLElement} box @param {{id: string, text: string, percent: number | null}[]} tasks @param {string} stop The button's text. */
+const showRows = (box, tasks, stop) => {
+  const rows = new Map(findAll('p', box).map(row => [row.dataset.task, row]));
+  for (const { id, text, percent } of tasks) {
+    const row =
+      rows.get(id) ??
+      create(
+        'p',
+        { dataset: { task: id } },
+        create('span', {}),
+        create('div', { className: 'bar', role: 'progressbar' }, create('i', {})),
+        create('button', { type: 'button', textContent: stop, dataset: { stopTask: id } }),
+      );
+    const [words, bar] = /** @type {HTMLElement[]} */ ([...row.children]);
+    showText(words, text);
+    bar.ariaLabel = text;
+    bar.ariaValueNow = percent === null ? null : String(percent);
+    bar.dataset.waiting = String(percent === null);
+    get('i', HTMLElement, bar).style.width = `${percent ?? 0}%`;
+    if (!rows.delete(id)) box.append(row);
+  }
+  for (const row of rows.values()) row.remove();
 };
 
 const pollTasks = async () => {
@@ -29,7 +40,7 @@ const pollTasks = async () => {
     const { tasks, stop } = await (await fetch('studio/tasks')).json();
     const page = find('.gradio-container') ?? document.body; // rules of the style sheet apply only inside it
     const box = find('#tasks') ?? page.appendChild(create('div', { id: 'tasks', role: 'status' }));
-    box.replaceChildren(...tasks.map((/** @type {Parameters<typeof taskRow>[0]} */ task) => taskRow(task, stop)));
+    showRows(box, tasks, stop);
     emptyRounds = tasks.length ? 0 : emptyRounds + 1;
   } catch {
     emptyRounds += 1; // another part of the page reports a lost connection

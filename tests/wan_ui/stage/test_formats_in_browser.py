@@ -66,6 +66,11 @@ def test_long_work_shows_its_progress_and_can_be_stopped_and_a_refusal_is_read(v
     assert filled == pytest.approx(0.42, abs=0.01)  # one pixel of 120
     if folder := os.environ.get("STUDIO_SCREENSHOTS"):
         page.screenshot(path=f"{folder}/tasks.png")
+    row.locator("button", has_text="Stop").focus()
+    tasks[:] = [{"id": "abc", "text": "Exporting · 43 %", "percent": 43}]
+    row = page.locator("#tasks p", has_text="Exporting · 43 %")
+    row.wait_for()
+    assert row.locator("button").evaluate("button => button === document.activeElement"), "progress took the focus from Stop"
     row.locator("button", has_text="Stop").click()
     row.wait_for(state="detached")
     assert [url.rpartition("/studio/")[2] for url in stopped] == ["tasks/abc/stop"]
