@@ -74,6 +74,7 @@ class ActionWanModel(CausalWanModel):
     """The `Model` of a Matrix-Game 2.0 checkpoint. Methods take the weights as an argument."""
 
     spec: ActionWanSpec
+    _saves_memory = False  # its videos are small
 
     def _make_encoders(self, plan: ModelPlan) -> None:
         self._text_encoder, self._image_encoder = None, WholeImageEncoder(plan.configs["image_encoder"])

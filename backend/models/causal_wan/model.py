@@ -103,6 +103,8 @@ class CausalWanModel(WanModel):
     """The `Model` of a causal Wan checkpoint. Methods take the weights as an argument."""
 
     spec: CausalWanSpec
+    # True if one small chip has no memory for the decoder's old and new caches beside the past blocks' keys.
+    _saves_memory = True
 
     def _make_programs(self, plan: ModelPlan, layout: Layout) -> BlockPrograms:
         spec = self.spec
@@ -135,9 +137,9 @@ class CausalWanModel(WanModel):
             ),
         }
         memory = memory_bytes(plan.devices[0].device_kind)
-        # One small chip has no memory for the decoder's old and new caches beside the past blocks' keys.
         is_small = layout.mesh.size == 1 and memory is not None and memory <= 16 * GIB
-        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, saves_memory=is_small, **own)
+        saves = self._saves_memory and is_small
+        return super()._make_programs(plan, layout, denoiser, group=BlockPrograms, saves_memory=saves, **own)
 
     def _make_denoiser(self, plan: ModelPlan, layout: Layout, window: Window) -> BlockDenoiser:
         return BlockDenoiser(plan.configs["transformer"], layout, window)

@@ -162,7 +162,12 @@ def test_a_live_video_has_its_keys_beside_the_decoder_and_the_decoders_state_bes
 
 @pytest.mark.parametrize(
     ("preset", "gib", "overwrites"),
-    [("wan2.1-live-1.3b-480p", 16, True), ("wan2.1-live-1.3b-480p", 32, False), ("wan2.1-t2v-1.3b-480p", 16, False)],
+    [
+        ("wan2.1-live-1.3b-480p", 16, True),
+        ("wan2.1-live-1.3b-480p", 32, False),
+        ("wan2.1-t2v-1.3b-480p", 16, False),
+        ("matrix-game-2.0", 16, False),
+    ],
 )
 def test_only_a_live_video_on_one_small_chip_overwrites_the_decoders_caches(monkeypatch, preset, gib, overwrites):
     """Compare with the rule for layers of strips, whose caches cost a copy if a call overwrites them."""
